@@ -373,6 +373,49 @@ class StoredTrial:
     status_claimed: str | None = None  # imported rows: what their author decided (keep, discard, crash …)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisInfo:
+    """One axis of a search space as reports see it. `values` in order of size where the axis is ordered.
+
+    `values` None = a continuous range from `low` to `high`. `active_when` is in words; None = always active.
+    """
+
+    name: str
+    kind: str  # int | float | bool | choice
+    values: tuple[KnobValue, ...] | None = None
+    low: float | None = None
+    high: float | None = None
+    ordered: bool = False
+    unit: str = ""
+    doc: str = ""
+    active_when: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyInfo:
+    """A study as it is stored, without its trials. `config` is the whole resolved configuration.
+
+    `status`: running, finished, interrupted or failed; `stop_reason` says in words why a study ended before its budget.
+    `confirmed_candidate` None = no winner was named.
+    """
+
+    name: str
+    engine: str
+    measurement: Measurement
+    objective: str = "decode_tps"
+    direction: str = "maximize"
+    axes: tuple[AxisInfo, ...] = ()
+    seed: int = 0
+    n_trials: int = 0
+    status: str = "running"
+    stop_reason: str | None = None
+    confirmed_candidate: int | None = None
+    created_utc: str = ""
+    finished_utc: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
 # ---------------------------------------------------------------- conclusions
 
 
