@@ -222,7 +222,9 @@ class Exchange:
 
     All `*_ns` are of the client's monotonic clock; None where the event did not happen. `chunk_gaps_ms` are gaps
     between chunks that carried text (with speculation a chunk can hold several tokens; never count them as tokens).
-    `log_start` is the size of the server's log in bytes when the request was sent.
+    `log_start` is the size of the server's log in bytes when the request was sent. `extra` holds top-level fields of
+    the stream that are neither usage nor timings (vLLM's metrics, SGLang's sglext …; the last of each name wins);
+    `metrics_before`/`metrics_after` the text of the metrics page around the request, where the engine counts there.
     """
 
     turn_index: int
@@ -243,6 +245,10 @@ class Exchange:
     error_type: str | None = None
     error: str | None = None
     log_start: int = 0
+    response_id: str | None = None
+    extra: dict[str, Any] | None = None
+    metrics_before: str | None = None
+    metrics_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
