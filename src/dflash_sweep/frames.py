@@ -16,9 +16,18 @@ from dflash_sweep.records import StoredTrial, TurnRecord
 KNOB_PREFIX = "knob."
 """Knob columns are named `knob.<canonical name>`; a missing or None knob is None (object columns, never NaN)."""
 
+EFFECTIVE_PREFIX = "effective."
+"""Settings the server itself showed: `effective.<canonical name>`; None = the server did not show it."""
+
+MEMORY_PREFIX = "memory."
+"""Memory figures of the server's log, MiB: `memory.<name>`."""
+
+CLAIMED_PREFIX = "claimed."
+"""Figures stated by the author of an imported row: `claimed.<metric>`."""
+
 TRIAL_COLUMNS: tuple[str, ...] = (
     "uid", "study", "number", "role", "candidate", "repeat", "attempt", "speculative", "engine", "build",
-    "measurement", "clock", "device", "device_uuid", "worker", "trace", "trace_sha256", "comparability_key",
+    "measurement", "clock", "device", "device_uuid", "device_memory_mib", "worker", "trace", "trace_sha256", "comparability_key",
     "label", "status_claimed", "failure_kind", "failure_message", "started_utc", "load_s", "wall_s",
     "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "prompt_tokens", "cached_tokens", "prompt_ms",
@@ -79,7 +88,7 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         "candidate": trial.candidate, "repeat": trial.repeat, "attempt": trial.attempt,
         "speculative": trial.speculative, "engine": trial.engine, "build": trial.build,
         "measurement": str(result.measurement), "clock": result.clock, "device": result.device.name,
-        "device_uuid": result.device.uuid, "worker": result.worker, "trace": trial.trace_name,
+        "device_uuid": result.device.uuid, "device_memory_mib": result.device.memory_mib, "worker": result.worker, "trace": trial.trace_name,
         "trace_sha256": trial.trace_sha256, "comparability_key": trial.comparability_key, "label": trial.label,
         "status_claimed": trial.status_claimed,
         "failure_kind": str(result.failure.kind) if result.failure else None,
@@ -99,6 +108,9 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
     if row["step_ms"] is None:
         row["step_ms"] = metrics.ratio(sums["decode_ms"], sums["verify_steps"])
     row.update({KNOB_PREFIX + name: value for name, value in trial.knobs.items()})
+    row.update({EFFECTIVE_PREFIX + name: value for name, value in result.effective.items()})
+    row.update({MEMORY_PREFIX + name: value for name, value in result.memory_mib.items()})
+    row.update({CLAIMED_PREFIX + name: value for name, value in result.claimed.items()})
     return row
 
 
@@ -135,7 +147,8 @@ def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame
 
 
 def trial_frame(trials: Iterable[StoredTrial]) -> pd.DataFrame:
-    """The trial table: TRIAL_COLUMNS plus one `knob.<name>` column (dtype object, None = engine default) per knob."""
+    """The trial table: TRIAL_COLUMNS plus one object column per knob (`knob.<name>`, None = engine default) and per
+    entry of a result's effective settings, memory figures and claimed figures."""
     return _table([trial_row(trial) for trial in trials], TRIAL_COLUMNS)
 
 

@@ -333,7 +333,10 @@ class TelemetrySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What a worker sends back: turns or a failure, and how it was run. `effective`: settings the server showed."""
+    """What a worker sends back: turns or a failure, and how it was run. `effective`: settings the server showed.
+
+    `claimed`: figures that the author of an imported row states (metric name → number), kept as they were stated.
+    """
 
     uid: str
     measurement: Measurement
@@ -350,6 +353,7 @@ class TrialResult:
     started_utc: str = ""
     load_s: float | None = None
     wall_s: float | None = None
+    claimed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
