@@ -1,0 +1,1 @@
+"""Upgrade steps of our tables, run by alembic. Version numbers are those of `dfs_schema_version`."""

@@ -1,0 +1,18 @@
+"""Shared test set-up: the fakes folder is importable, and no study variable of the caller leaks in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("LLAMA_", "GGML_", "DFLASH", "LUCE_", "RAY_ADDRESS", "HYDRA_")):
+            monkeypatch.delenv(name)

@@ -1,0 +1,138 @@
+"""The store gives back what it was given, counts nothing twice and refuses what it cannot use."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from fakes.builders import make_result, make_spec, make_stored, make_turn
+
+from dflash_sweep.errors import FailureKind, StorageError
+from dflash_sweep.records import AxisInfo, Failure, Measurement, StudyInfo
+from dflash_sweep.store import Store, comparability_key
+
+INFO = StudyInfo(
+    name="s",
+    engine="emulator",
+    measurement=Measurement.EMULATED,
+    axes=(AxisInfo(name="budget", kind="int", values=(8, 22)),),
+    config={"seed": 7, "space": {"budget": "choice(8,22)"}},
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    opened = Store(f"sqlite:///{tmp_path / 'studies.db'}")
+    opened.save_study(INFO)
+    return opened
+
+
+def test_study_round_trip(store: Store) -> None:
+    assert store.study("s") == INFO
+    assert store.study("other") is None
+    assert store.study_names() == ("s",)
+
+
+def test_trial_round_trip_keeps_every_field(store: Store) -> None:
+    spec = make_spec(
+        knobs={"budget": 22, "chain_seed": True, "proposal_temp": 1.0, "cache_type_k": "q8_0", "top_k": None}
+    )
+    result = make_result(turns=(make_turn(0, acceptance_histogram={0: 3, 2: 1}), make_turn(1)))
+    store.begin(spec, "host:1:0", "key")
+    assert store.trials("s") == ()
+    store.finish(result)
+    (trial,) = store.trials("s")
+    assert trial.result == result
+    assert trial.knobs == spec.knobs
+    assert [type(value) for value in trial.knobs.values()] == [type(value) for value in spec.knobs.values()]
+    assert (trial.number, trial.comparability_key) == (0, "key")
+    stored_spec = store.spec_json(spec.uid)
+    assert stored_spec is not None
+    assert stored_spec["trace"]["sha256"] == "0" * 64
+
+
+def test_a_second_result_for_a_trial_is_not_counted(store: Store) -> None:
+    store.begin(make_spec(), "o", "key")
+    store.finish(make_result())
+    store.finish(make_result(turns=()))
+    (trial,) = store.trials("s")
+    assert len(trial.result.turns) == 2
+
+
+def test_numbers_follow_the_order_of_finishing(store: Store) -> None:
+    for uid in ("a", "b"):
+        store.begin(make_spec(uid), "o", "key")
+    store.finish(make_result("b"))
+    store.finish(make_result("a"))
+    assert [(trial.uid, trial.number) for trial in store.trials("s")] == [("b", 0), ("a", 1)]
+
+
+def test_failure_is_kept_in_full(store: Store) -> None:
+    failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="no memory", exit_code=-6, log_tail="cudaMalloc")
+    store.begin(make_spec(), "o", "key")
+    store.finish(make_result(turns=(), failure=failure))
+    (trial,) = store.trials("s")
+    assert trial.result.failure == failure
+
+
+def test_only_rows_of_dead_drivers_are_forgotten(store: Store) -> None:
+    store.begin(make_spec("mine"), "dead", "key")
+    store.begin(make_spec("theirs"), "alive", "key")
+    assert sorted(store.running_owners("s")) == ["alive", "dead"]
+    assert store.forget_running("s", ["dead"]) == ("mine",)
+    assert store.running_owners("s") == ("alive",)
+
+
+def test_imported_rows_come_back(store: Store) -> None:
+    trials = (make_stored(3, status_claimed="keep", label="first"), make_stored(5))
+    store.add_imported(trials)
+    assert store.trials("s") == trials
+
+
+def test_a_result_survives_another_writers_lock(store: Store, tmp_path: Path) -> None:
+    store.begin(make_spec(), "o", "key")
+    other = sqlite3.connect(tmp_path / "studies.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    release = threading.Timer(1.0, lambda: other.execute("COMMIT"))
+    release.start()
+    store.finish(make_result())
+    release.join()
+    other.close()
+    assert len(store.trials("s")) == 1
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "studies.db"
+    path.write_text("not a database, but long enough to be looked at as one " * 40)
+    with pytest.raises(StorageError, match="not a usable database"):
+        Store(f"sqlite:///{path}")
+
+
+def test_a_newer_schema_is_refused_and_left_alone(store: Store, tmp_path: Path) -> None:
+    store.close()
+    with sqlite3.connect(tmp_path / "studies.db") as connection:
+        connection.execute("UPDATE dfs_schema_version SET version_num = '9999'")
+    connection.close()
+    with pytest.raises(StorageError, match="another version of dflash-sweep"):
+        Store(store.url)
+
+
+def test_reading_needs_an_existing_database(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no database yet"):
+        Store(f"sqlite:///{tmp_path / 'none.db'}", create=False)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_comparability_key_ignores_knobs_and_seeds_but_not_the_rest() -> None:
+    from dataclasses import replace
+
+    base = make_spec()
+    key = comparability_key(base, "card")
+    assert comparability_key(replace(base, knobs={"budget": 8}), "card") == key
+    noisy = replace(base.engine, options={"launch_seed": 4})
+    assert comparability_key(replace(base, engine=noisy), "card") == key
+    assert comparability_key(base, "other card") != key
+    assert comparability_key(replace(base, policy=replace(base.policy, thinking=True)), "card") != key
+    assert comparability_key(replace(base, build=replace(base.build, version="2")), "card") != key
