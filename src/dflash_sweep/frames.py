@@ -27,8 +27,8 @@ CLAIMED_PREFIX = "claimed."
 
 TRIAL_COLUMNS: tuple[str, ...] = (
     "uid", "study", "number", "role", "candidate", "repeat", "attempt", "speculative", "engine", "build",
-    "measurement", "clock", "device", "device_uuid", "device_memory_mib", "worker", "trace", "trace_sha256", "comparability_key",
-    "label", "status_claimed", "failure_kind", "failure_message", "started_utc", "load_s", "wall_s",
+    "measurement", "clock", "device", "device_uuid", "device_memory_mib", "worker", "trace", "trace_sha256",
+    "comparability_key", "label", "status_claimed", "failure_kind", "failure_message", "started_utc", "load_s", "wall_s",
     "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "prompt_tokens", "cached_tokens", "prompt_ms",
     "decode_tps", "acceptance_length", "draft_acceptance_rate", "prefill_tps",
@@ -88,8 +88,8 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         "candidate": trial.candidate, "repeat": trial.repeat, "attempt": trial.attempt,
         "speculative": trial.speculative, "engine": trial.engine, "build": trial.build,
         "measurement": str(result.measurement), "clock": result.clock, "device": result.device.name,
-        "device_uuid": result.device.uuid, "device_memory_mib": result.device.memory_mib, "worker": result.worker, "trace": trial.trace_name,
-        "trace_sha256": trial.trace_sha256, "comparability_key": trial.comparability_key, "label": trial.label,
+        "device_uuid": result.device.uuid, "device_memory_mib": result.device.memory_mib, "worker": result.worker,
+        "trace": trial.trace_name, "trace_sha256": trial.trace_sha256, "comparability_key": trial.comparability_key, "label": trial.label,
         "status_claimed": trial.status_claimed,
         "failure_kind": str(result.failure.kind) if result.failure else None,
         "failure_message": result.failure.message if result.failure else None,
