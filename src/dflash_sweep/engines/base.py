@@ -56,6 +56,8 @@ class EngineFacts:
     `first_token_from_prefill`: the decode clock starts after the first token, so decode_tokens = output_tokens − 1.
     `stages`: canonical names of the stages it prints. `lossless`: greedy text equals plain decoding by construction.
     `needs_draft_model`: speculation needs a second model file. `accelerator`: gpu, cpu or none.
+    `metrics_path`: a page of counters to be read before and after each request (Exchange.metrics_before/after);
+    None = the engine has none that an adapter reads.
     """
 
     measurement: Measurement
@@ -65,6 +67,7 @@ class EngineFacts:
     needs_draft_model: bool = False
     accelerator: str = "gpu"
     launches: bool = True
+    metrics_path: str | None = None
     note: str = ""
 
 
