@@ -1,0 +1,258 @@
+"""The search study: Optuna's ask and tell behind our own words. The only module that imports optuna.
+
+A candidate's number is Optuna's trial number. Points are Knobs over the axes of the space; values of other knobs are
+none of Optuna's business. Failures are told by kind: repeatable ones as PRUNED without a value (TPE learns to stay
+away), transient ones as FAIL. A number that was not measured is never told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+
+from dflash_sweep.errors import ConfigError, FailureKind, StorageError
+from dflash_sweep.records import Knobs, KnobValue
+from dflash_sweep.seeds import derive
+from dflash_sweep.space import Axis, SearchSpace
+
+_MAX_DUPLICATES = 5
+"""Asks in a row that may repeat a known point before an unmeasured one is taken at random."""
+
+EffectivePoint = Callable[[Knobs], Knobs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerChoice:
+    """Which sampler, and its options in Optuna's spelling."""
+
+    name: str = "tpe"
+    n_startup_trials: int = 10
+    options: Mapping[str, Any] | None = None
+
+
+def point_key(point: Knobs) -> tuple[tuple[str, str], ...]:
+    """A hashable identity of a point; 1, 1.0 and True are different values of a knob."""
+    return tuple(sorted((name, repr(value)) for name, value in point.items()))
+
+
+def distribution(axis: Axis) -> BaseDistribution:
+    """The Optuna distribution of an axis. Evenly spaced numbers keep their order; other choices are categories."""
+    if axis.values is None:
+        return FloatDistribution(axis.low or 0.0, axis.high or 0.0, log=axis.log)
+    numbers = [value for value in axis.values if isinstance(value, int) and not isinstance(value, bool)]
+    if len(numbers) == len(axis.values) > 2:
+        steps = {later - earlier for earlier, later in itertools.pairwise(numbers)}
+        if len(steps) == 1 and (step := steps.pop()) > 0:
+            return IntDistribution(numbers[0], numbers[-1], step=step)
+    return CategoricalDistribution(axis.values)
+
+
+def make_sampler(choice: SamplerChoice, seed: int) -> BaseSampler:
+    """The sampler of a configuration. Raises ConfigError for an option it does not take or a package it needs."""
+    options: dict[str, Any] = dict(choice.options or {})
+    startup = choice.n_startup_trials
+    makers: dict[str, Callable[[], BaseSampler]] = {
+        "tpe": lambda: TPESampler(seed=seed, n_startup_trials=startup, **{"multivariate": True, **options}),
+        "random": lambda: RandomSampler(seed=seed, **options),
+        "grid": lambda: RandomSampler(seed=seed),
+        "cmaes": lambda: CmaEsSampler(seed=seed, n_startup_trials=startup, **options),
+        "gp": lambda: GPSampler(seed=seed, n_startup_trials=startup, **options),
+        "nsga2": lambda: NSGAIISampler(seed=seed, **options),
+    }
+    if choice.name not in makers:
+        raise ConfigError(f"sampler.name={choice.name}: not known; allowed: {', '.join(makers)}")
+    try:
+        return makers[choice.name]()
+    except TypeError as error:
+        raise ConfigError(f"sampler.options: {error}") from error
+    except ImportError as error:
+        raise ConfigError(f"sampler.name={choice.name} needs a package that is not installed: {error}") from error
+
+
+class Study:
+    """One Optuna study over one space. `effective` maps a point to what really differs between servers."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        space: SearchSpace,
+        *,
+        direction: str,
+        sampler: SamplerChoice,
+        seed: int,
+        effective: EffectivePoint = dict,
+        owner: str = "",
+    ) -> None:
+        """Open or create the study. Raises StorageError on a conflict with what is stored, before anything runs."""
+        warnings.filterwarnings("ignore", category=ExperimentalWarning)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.space = space
+        self._effective = effective
+        self._owner = owner
+        self._distributions = {axis.name: distribution(axis) for axis in space.axes}
+        self._rng = random.Random(derive(seed, "fallback"))
+        try:
+            storage = optuna.storages.RDBStorage(url, engine_kwargs=_engine_options(url))
+            self._study = optuna.create_study(
+                storage=storage,
+                study_name=name,
+                direction=StudyDirection[direction.upper()],
+                load_if_exists=True,
+            )
+        except Exception as error:
+            raise StorageError(f"storage.url={url}: Optuna cannot use this database: {_first_line(error)}") from error
+        self._check_stored(name, direction)
+        self._study.sampler = make_sampler(sampler, derive(seed, "sampler", len(self._study.trials)))
+
+    def _check_stored(self, name: str, direction: str) -> None:
+        stored = "maximize" if self._study.direction is StudyDirection.MAXIMIZE else "minimize"
+        if stored != direction:
+            raise StorageError(
+                f"study {name!r} is stored with direction {stored}, the configuration says {direction}; "
+                "choose another study_name"
+            )
+        for trial in self._study.get_trials(deepcopy=False):
+            for axis, old in trial.distributions.items():
+                new = self._distributions.get(axis)
+                if new is not None and new != old:
+                    raise StorageError(
+                        f"space.{axis} differs from the stored study {name!r}: it had {_words(old)}, "
+                        f"the configuration has {_words(new)}; restore it or choose another study_name"
+                    )
+
+    # ------------------------------------------------------------ asking
+
+    def enqueue(self, point: Knobs) -> None:
+        """Have this point asked next. Raises ConfigError if it is not a point of the space."""
+        for name, value in point.items():
+            axis = next((axis for axis in self.space.axes if axis.name == name), None)
+            if axis is None:
+                raise ConfigError(f"seed point: {name!r} is not an axis; axes: {', '.join(self._distributions)}")
+            if not axis.contains(value):
+                raise ConfigError(f"seed point: {name}={value!r} is not a value of its axis ({_words_of(axis)})")
+        self._study.enqueue_trial(dict(point), skip_if_exists=True)
+
+    def ask(self, known: Mapping[tuple[tuple[str, str], ...], float | None]) -> tuple[int, Knobs] | None:
+        """The next candidate that is not effectively equal to a known one; None when no such point is left.
+
+        `known` maps effective points (see `key`) to their measured value; None = failed, or still running. An asked
+        duplicate is told at once: the known value, or PRUNED.
+        """
+        for attempt in range(_MAX_DUPLICATES + 1):
+            if attempt == _MAX_DUPLICATES:
+                fresh = self._unmeasured(known)
+                if fresh is None:
+                    return None
+                self._study.enqueue_trial(dict(fresh))
+            trial = self._study.ask(self._distributions)
+            point = {name: _native(trial.params[name]) for name in self._distributions}
+            key = self.key(point)
+            if key not in known:
+                trial.set_user_attr("owner", self._owner)
+                return trial.number, point
+            trial.set_user_attr("duplicate", True)
+            value = known[key]
+            if value is None:
+                self._study.tell(trial, state=TrialState.PRUNED)
+            else:
+                self._study.tell(trial, value)
+        return None
+
+    def key(self, point: Knobs) -> tuple[tuple[str, str], ...]:
+        """The identity of what a point effectively is."""
+        return point_key(self._effective(point))
+
+    def _unmeasured(self, known: Mapping[tuple[tuple[str, str], ...], float | None]) -> Knobs | None:
+        if self.space.size is None:
+            continuous = {
+                axis.name: self._rng.uniform(axis.low or 0.0, axis.high or 0.0)
+                if axis.values is None
+                else self._rng.choice(axis.values)
+                for axis in self.space.axes
+            }
+            return None if self.key(continuous) in known else continuous
+        left = [point for point in self.space.points() if self.key(point) not in known]
+        return self._rng.choice(left) if left else None
+
+    # ------------------------------------------------------------ telling
+
+    def tell(self, number: int, value: float, attributes: Mapping[str, KnobValue]) -> None:
+        """A measured value. Raises ValueError for a number that is not finite (it would stay the best for ever)."""
+        if not math.isfinite(value):
+            raise ValueError(f"candidate {number}: {value} must not be told")
+        self._set_attributes(number, attributes)
+        self._study.tell(number, value)
+
+    def tell_failure(self, number: int, kind: FailureKind, attributes: Mapping[str, KnobValue]) -> None:
+        """A failure, by kind: PRUNED if it would happen again, FAIL if not."""
+        self._set_attributes(number, {"failure": str(kind), **attributes})
+        state = TrialState.PRUNED if kind.is_repeatable else TrialState.FAIL
+        self._study.tell(number, state=state)
+
+    def running(self) -> tuple[tuple[int, Knobs, str], ...]:
+        """Candidates asked for and not told yet: number, point, and the driver that asked."""
+        trials = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return tuple(
+            (trial.number, {name: _native(value) for name, value in trial.params.items()}, _owner(trial))
+            for trial in trials
+        )
+
+    def set_note(self, text: str) -> None:
+        """The study's note in the dashboard, markdown."""
+        from optuna_dashboard import save_note
+
+        save_note(self._study, text)
+
+    def set_metric_name(self, name: str) -> None:
+        self._study.set_metric_names([name])
+
+    def _set_attributes(self, number: int, attributes: Mapping[str, KnobValue]) -> None:
+        storage = self._study._storage
+        trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        for name, value in attributes.items():
+            storage.set_trial_user_attr(trial_id, name, value)
+
+
+def _engine_options(url: str) -> dict[str, object]:
+    return {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
+
+
+def _native(value: object) -> KnobValue:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{value!r} is not a knob's value")
+
+
+def _owner(trial: optuna.trial.FrozenTrial) -> str:
+    return str(trial.user_attrs.get("owner", ""))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _words(found: BaseDistribution) -> str:
+    if isinstance(found, CategoricalDistribution):
+        return ", ".join(str(choice) for choice in found.choices)
+    if isinstance(found, IntDistribution):
+        return f"{found.low} to {found.high} in steps of {found.step}"
+    if isinstance(found, FloatDistribution):
+        return f"{found.low:g} to {found.high:g}{' (log)' if found.log else ''}"
+    return str(found)
+
+
+def _words_of(axis: Axis) -> str:
+    return _words(distribution(axis))
