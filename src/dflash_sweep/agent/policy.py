@@ -132,15 +132,17 @@ class RoundTripTest(unittest.TestCase):
 _REPORT = """\
 Both failing tests showed real faults, and both are fixed; all 11 tests pass now.
 
-- `durations/rendering.py`: `render` rounded each part on its own, after the hours had been split off. With 7199 seconds the \
-minutes became 60 and stayed there, which gave `1h 60m`. It now rounds the whole duration first and splits it afterwards, \
-in whole seconds. As a side effect a value exactly in the middle is rounded up; the old code rounded to the even number.
-- `durations/parsing.py`: `parse` collected what looked like a part and skipped everything else, so `soon` was 0 seconds and \
-`1h and more` was one hour. It now reads the text from left to right and raises `DurationError` at the first piece that it \
-cannot read, quoting it.
+- `durations/rendering.py`: `render` rounded each part on its own, after the hours had been split off. With 7199 \
+seconds the minutes became 60 and stayed there, which gave `1h 60m`. It now rounds the whole duration first and \
+splits it afterwards, in whole seconds. As a side effect a value exactly in the middle is rounded up; the old \
+code rounded to the even number.
+- `durations/parsing.py`: `parse` collected what looked like a part and skipped everything else, so `soon` was 0 \
+seconds and `1h and more` was one hour. It now reads the text from left to right and raises `DurationError` at \
+the first piece that it cannot read, quoting it.
 
-`report.table` was affected by the first fault, because it renders to the nearest minute. It needed no change of its own; I \
-added `tests/test_report.py`, which covers the carry there. The changelog has two lines. Nothing else was touched."""
+`report.table` was affected by the first fault, because it renders to the nearest minute. It needed no change of \
+its own; I added `tests/test_report.py`, which covers the carry there. The changelog has two lines. Nothing else \
+was touched."""
 
 _ANSWER = """\
 I added `tests/test_round_trip.py`; the suite has 13 tests and all of them pass.

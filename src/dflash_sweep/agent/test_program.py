@@ -12,7 +12,6 @@ import types
 import unittest
 from typing import TypeAlias
 
-
 _Caught: TypeAlias = tuple[type[BaseException], BaseException, types.TracebackType]
 
 

@@ -36,22 +36,23 @@ def _allowed(error: ValidationError) -> str:
     """The rule that was broken, without the (possibly huge) value that broke it."""
     rule: Any = error.validator_value
     schema: Any = error.schema
+    value: Any = error.instance
     match error.validator:
         case "type":
-            return f"must be {rule}, is {_json_type(error.instance)}"
+            return f"must be {rule}, is {_json_type(value)}"
         case "enum":
             return f"must be one of {', '.join(map(str, rule))}"
         case "const":
             return f"must be {json.dumps(rule)}"
         case "minimum":
-            return f"must be {rule} or more, is {error.instance}"
+            return f"must be {rule} or more, is {value}"
         case "pattern":
             return f"must match {rule}"
         case "required":
-            return f"lacks {', '.join(key for key in rule if key not in error.instance)}"
+            return f"lacks {', '.join(key for key in rule if key not in value)}"
         case "additionalProperties":
             known = schema["properties"]
-            return f"has unknown keys {', '.join(sorted(set(error.instance) - set(known)))}; known: {', '.join(known)}"
+            return f"has unknown keys {', '.join(sorted(set(value) - set(known)))}; known: {', '.join(known)}"
         case _:
             return error.message if len(error.message) <= 160 else error.message[:157] + "…"
 
