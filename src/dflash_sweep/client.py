@@ -1,12 +1,11 @@
 """The HTTP client: readiness, small GETs, and one streamed chat turn as a raw record. The only httpx import.
 
-Imports `chat_stream`, `sse`, `records`, `errors`. Measures with one monotonic clock and derives nothing; a request
-that fails is a record too, never an exception out of `chat`.
+Imports `chat_stream`, `payload`, `sse`, `records`, `errors`. Measures with one monotonic clock and derives nothing; a
+request that fails is a record too, never an exception out of `chat`.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -19,6 +18,7 @@ import httpx
 
 from dflash_sweep.chat_stream import ChatStream, clean_text, decode_json, error_text
 from dflash_sweep.errors import ConfigError, FailureKind, TrialFailed
+from dflash_sweep.payload import encode_payload
 from dflash_sweep.records import Exchange
 from dflash_sweep.sse import SSEParser
 
@@ -53,11 +53,6 @@ class Health:
         return self.ok
 
 
-def encode_payload(payload: dict[str, Any]) -> bytes:
-    """The request body: UTF-8 JSON, keys in the given order, lone surrogates as U+FFFD. Raises ValueError for NaN."""
-    return clean_text(json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))).encode()
-
-
 def checked_base_url(base_url: str) -> str:
     """The address without a trailing slash or /v1. Raises ConfigError, saying what an address looks like."""
     try:
@@ -90,8 +85,7 @@ class Client:
         self._clock = clock
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = self._open()
-        self._cancelled = threading.Event()
-        self._sockets: set[socket.socket] = set()
+        self._running: set[_Turn] = set()
         self._lock = threading.Lock()
 
     def _open(self) -> httpx.Client:
@@ -115,11 +109,10 @@ class Client:
         self._http.close()
 
     def cancel(self) -> None:
-        """Break off the streams in flight, from any thread. Their exchanges, and all later ones, say "cancelled"."""
-        self._cancelled.set()
+        """Break off the turns in flight, from any thread: their exchanges say "cancelled". Later turns go on."""
         with self._lock:
-            for sock in self._sockets:
-                _shutdown(sock)
+            for turn in self._running:
+                turn.cancel()
 
     # ------------------------------------------------------------ small requests
 
@@ -181,8 +174,7 @@ class Client:
             waiting = exchange.error_type == "connect" or exchange.http_status == 503
             if not waiting or remaining_s <= poll_s or (alive is not None and not alive()):
                 return exchange
-            if self._cancelled.wait(poll_s):
-                return exchange
+            time.sleep(poll_s)
 
     # ------------------------------------------------------------ the measured request
 
@@ -203,39 +195,56 @@ class Client:
         except (ValueError, TypeError) as error:
             now_ns = self._clock()
             return _failed(turn_index, now_ns, log_start, now_ns, "bad_request", str(error))
-        return _Turn(self, turn_index, log_start, self.timeout_s if timeout_s is None else timeout_s).run(body)
+        turn = _Turn(self._http, self._clock, turn_index, log_start, self.timeout_s if timeout_s is None else timeout_s)
+        with self._lock:
+            self._running.add(turn)
+        try:
+            return turn.run(body)
+        finally:
+            with self._lock:
+                self._running.discard(turn)
 
 
 class _Turn:
     """One streamed request while it runs."""
 
-    def __init__(self, client: Client, turn_index: int, log_start: int, timeout_s: float) -> None:
-        self._client, self._clock = client, client._clock
+    def __init__(
+        self, http: httpx.Client, clock: Callable[[], int], turn_index: int, log_start: int, timeout_s: float
+    ) -> None:
+        self._http, self._clock = http, clock
         self._turn_index, self._log_start, self._timeout_s = turn_index, log_start, timeout_s
         self._stream = ChatStream()
         self._status: int | None = None
         self._headers_ns: int | None = None
         self._send_ns = 0
+        self._cancelled = False
+        self._socket: socket.socket | None = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the next bytes
+            except OSError:
+                return  # the other side was faster
 
     def run(self, body: bytes) -> Exchange:
         timeout = httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, CONNECT_TIMEOUT_S))
-        request = self._client._http.build_request(
+        request = self._http.build_request(
             "POST", CHAT_PATH, content=body, headers={"Content-Type": "application/json"}, timeout=timeout
         )
-        if self._client._cancelled.is_set():
-            self._send_ns = self._clock()
-            return self._exchange("cancelled", "the replay was stopped")
         self._send_ns = self._clock()
         try:
-            response = self._client._http.send(request, stream=True)
+            response = self._http.send(request, stream=True)
             try:
                 failure = self._read(response)
             finally:
+                self._socket = None
                 response.close()
         except httpx.HTTPError as error:
             failure = self._network_failure(error)
-        if failure is not None and self._client._cancelled.is_set():
-            failure = ("cancelled", "the replay was stopped")
+        if failure is not None and self._cancelled:
+            failure = ("cancelled", "the turn was broken off")
         return self._exchange(*(failure or (None, None)))
 
     def _read(self, response: httpx.Response) -> tuple[str, str] | None:
@@ -247,8 +256,11 @@ class _Turn:
         if "json" in response.headers.get("content-type", ""):
             response.read()
             return "no_stream", f"the server did not stream: {_body_text(response)}"
-        with _Registered(self._client, response):
-            return self._read_stream(response)
+        network = response.extensions.get("network_stream")
+        self._socket = None if network is None else network.get_extra_info("socket")
+        if self._cancelled:
+            return "cancelled", ""
+        return self._read_stream(response)
 
     def _read_stream(self, response: httpx.Response) -> tuple[str, str] | None:
         clock, stream, parser = self._clock, self._stream, SSEParser()
@@ -317,34 +329,6 @@ class _Turn:
             response_id=stream.response_id,
             extra=stream.extra or None,
         )
-
-
-class _Registered:
-    """Keeps the socket of a running stream where `cancel` finds it."""
-
-    def __init__(self, client: Client, response: httpx.Response) -> None:
-        network = response.extensions.get("network_stream")
-        self._client = client
-        self._socket: socket.socket | None = network.get_extra_info("socket") if network is not None else None
-
-    def __enter__(self) -> None:
-        if self._socket is not None:
-            with self._client._lock:
-                self._client._sockets.add(self._socket)
-                if self._client._cancelled.is_set():
-                    _shutdown(self._socket)
-
-    def __exit__(self, *_: object) -> None:
-        if self._socket is not None:
-            with self._client._lock:
-                self._client._sockets.discard(self._socket)
-
-
-def _shutdown(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # already closed by the other side
 
 
 def _failed(turn_index: int, send_ns: int, log_start: int, end_ns: int, error_type: str, error: str) -> Exchange:

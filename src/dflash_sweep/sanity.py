@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dflash_sweep.records import Exchange, ReplayPolicy, TurnCounters
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "eos"})
-"""How a generation may end on its own or at the token limit; anything else (abort, error, content_filter …) is a fault."""
+"""How a generation may end by itself or at the token limit; anything else (abort, content_filter …) is a fault."""
 
 FOREIGN_PROCESS = "foreign_process"
 """A flag of `TurnCounters.flags`: the answer did not come from the process that the trial launched."""
@@ -24,8 +24,7 @@ MIN_LOOPS, LOOP_SHARE = 5, 0.5
 """A text is a loop if its end is one passage repeated at least 5 times that makes up half of it or more."""
 
 MIN_DISTINCT_4 = 0.2
-"""Below this share of distinct 4-grams a text says the same over and over. Program text and tables of the shipped
-traces stay above 0.4; a passage repeated n times has about 1/n."""
+"""Below this share of distinct 4-grams a text says the same over and over: a passage repeated n times has about 1/n."""
 
 _UNIT = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]"  # scripts written without spaces: one character each

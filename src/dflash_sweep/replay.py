@@ -1,0 +1,259 @@
+"""Plays a trace against a server, turn by turn, by an explicit policy. Imports `client`, `payload`, `live_history`,
+`records`, `errors`.
+
+Teacher-forced: every turn sends the recorded history. Free-running: the server's own answers go into the history.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dflash_sweep.client import Client, RequestError
+from dflash_sweep.live_history import NEXT_TURN_SKIPPED, LiveHistory
+from dflash_sweep.payload import build_payload, check_policy, prompt_sha256, text_sha256
+from dflash_sweep.records import Exchange, ReplayPolicy, Trace, Turn
+
+__all__ = [
+    "WARMUP_CONVERSATION",
+    "PlayedTurn",
+    "build_payload",
+    "check_policy",
+    "play",
+    "prompt_sha256",
+    "text_sha256",
+    "warmup_turn",
+]
+
+WARMUP_CONVERSATION = "(warm-up)"
+WARMUP_MAX_TOKENS = 64
+COMPRESSED_PAUSE_S = 1.0
+"""Pauses "compress": no pause is longer than this, so that the order of events stays and the waiting does not."""
+
+LOG_QUIET_S, LOG_QUIET_TRIES = 0.001, 20
+"""A server's log writer is a thread of its own: the next turn starts when the log has stood still for 1 ms."""
+
+_WARMUP_TEXTS = (
+    "Name the months of the year in order, one on each line, each with its number of days.",
+    "Explain in a few sentences how a bicycle stays upright while it rolls.",
+    "Write a function in Python that returns the greatest common divisor of two numbers, and say how it works.",
+    "Describe what happens to the water in a kettle from the moment it is switched on until it boils.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedTurn:
+    """One turn as it was sent (in a free-running replay `turn.messages` are the live ones) and what came back.
+
+    `order` counts the requests of the replay from 0, warm-up included, in the order they were sent. `flags` are marks
+    of live_history: history_restarted, tool_result_missing, tool_arguments_replaced, next_turn_skipped.
+    """
+
+    turn: Turn
+    exchange: Exchange
+    warmup: bool
+    order: int
+    prompt_sha256: str
+    flags: tuple[str, ...] = ()
+
+
+def warmup_turn(number: int) -> Turn:
+    """A warm-up turn: a text that no trace holds, another one for each number."""
+    text = f"Warm-up {number + 1}. {_WARMUP_TEXTS[number % len(_WARMUP_TEXTS)]}"
+    return Turn(
+        conversation=WARMUP_CONVERSATION,
+        index=number,
+        messages=({"role": "user", "content": text},),
+        max_tokens=WARMUP_MAX_TOKENS,
+    )
+
+
+def play(
+    trace: Trace,
+    policy: ReplayPolicy,
+    client: Client,
+    *,
+    request_fields: Callable[[str], dict[str, Any]],
+    log_size: Callable[[], int],
+    on_turn: Callable[[Turn, Exchange], bool] | None = None,
+    metrics_path: str | None = None,
+    deadline_ns: int | None = None,
+) -> tuple[PlayedTurn, ...]:
+    """Play warm-up and trace; returns the turns in the order they were sent, failed ones included.
+
+    `request_fields` gives the engine's extra request fields for a bucket; `log_size` the server's log size in bytes.
+    `on_turn` is called after every measured turn, one call at a time; False stops the replay and breaks off other
+    turns in flight (they are not returned). `metrics_path` is read around every turn if one conversation runs at a
+    time. No turn starts after `deadline_ns` (time.monotonic_ns), and none outlasts it. Conversations are played in
+    the order they begin; with concurrency N up to N at once, each in its own order.
+
+    Raises ConfigError for a policy that cannot be followed. What server and network do is in the exchanges. An
+    interrupt passes through at once.
+    """
+    check_policy(policy)
+    player = _Player(trace, policy, client, request_fields, log_size, on_turn, metrics_path, deadline_ns)
+    for number in range(policy.warmup_turns):
+        player.send(warmup_turn(number), warmup=True)
+    conversations: dict[str, list[Turn]] = {}
+    for turn in trace.turns:
+        conversations.setdefault(turn.conversation, []).append(turn)
+    if policy.concurrency == 1:
+        for turns in conversations.values():
+            player.play_conversation(turns)
+    else:
+        _play_together(player, list(conversations.values()), policy.concurrency)
+    return tuple(sorted(player.played, key=lambda played: played.order))
+
+
+def _play_together(player: _Player, conversations: list[list[Turn]], concurrency: int) -> None:
+    """Threads take conversations from a queue. The first error in one of them stops all and is raised here."""
+    todo: queue.SimpleQueue[list[Turn]] = queue.SimpleQueue()
+    for turns in conversations:
+        todo.put(turns)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not player.stopped.is_set():
+                player.play_conversation(todo.get_nowait())
+        except queue.Empty:
+            return
+        except BaseException as error:  # noqa: BLE001 (carried to the caller's thread and raised there)
+            errors.append(error)
+            player.stop()
+
+    # Daemon threads: an interrupt must not wait for a server that is silent.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(concurrency, len(conversations)))]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        player.stop()
+        raise
+    if errors:
+        raise errors[0]
+
+
+class _Player:
+    """The state of one replay. `send` and `play_conversation` may run in several threads."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        policy: ReplayPolicy,
+        client: Client,
+        request_fields: Callable[[str], dict[str, Any]],
+        log_size: Callable[[], int],
+        on_turn: Callable[[Turn, Exchange], bool] | None,
+        metrics_path: str | None,
+        deadline_ns: int | None,
+    ) -> None:
+        self._template_kwargs = trace.header.template_kwargs
+        self._policy, self._client = policy, client
+        self._request_fields, self._log_size, self._on_turn = request_fields, log_size, on_turn
+        self._metrics_path = metrics_path if policy.concurrency == 1 else None
+        self._deadline_ns = deadline_ns
+        self._lock = threading.Lock()
+        self._next_order = 0
+        self.stopped = threading.Event()
+        self.played: list[PlayedTurn] = []
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self._client.cancel()
+
+    def play_conversation(self, turns: Sequence[Turn]) -> None:
+        live = LiveHistory(turns) if self._policy.mode == "free_running" else None
+        latest: PlayedTurn | None = None
+        for position, turn in enumerate(turns):
+            if position:
+                self._pause(turn.pause_ms)
+            if self.stopped.is_set():
+                return
+            if live is None:
+                self.send(turn)
+                continue
+            messages, flags = live.messages(position)
+            if messages is None:
+                self._flag(latest, NEXT_TURN_SKIPPED)
+                continue
+            latest = self.send(replace(turn, messages=messages), flags=flags)
+            if latest is not None:
+                for flag in live.answered(position, latest.exchange):
+                    self._flag(latest, flag)
+
+    def send(self, turn: Turn, *, warmup: bool = False, flags: tuple[str, ...] = ()) -> PlayedTurn | None:
+        """Send one turn and keep it; None if the replay was stopped or its time is over."""
+        timeout_s = self._remaining_s()
+        if self.stopped.is_set() or timeout_s <= 0:
+            self.stopped.set()
+            return None
+        payload = build_payload(turn, self._policy, self._request_fields(turn.bucket), self._template_kwargs)
+        metrics_before = self._metrics_page()
+        with self._lock:  # the order of the requests and of their places in the log must be the same
+            order, self._next_order = self._next_order, self._next_order + 1
+            log_start = self._log_size()
+        exchange = self._client.chat(payload, turn_index=order, log_start=log_start, timeout_s=timeout_s)
+        if self._metrics_path is not None:
+            exchange = replace(exchange, metrics_before=metrics_before, metrics_after=self._metrics_page())
+        self._await_quiet_log()
+        played = PlayedTurn(
+            turn=turn, exchange=exchange, warmup=warmup, order=order, prompt_sha256=prompt_sha256(payload), flags=flags
+        )
+        return played if self._keep(played) else None
+
+    def _keep(self, played: PlayedTurn) -> bool:
+        with self._lock:
+            if self.stopped.is_set() and played.exchange.error_type == "cancelled":
+                return False
+            self.played.append(played)
+            if played.warmup or self._on_turn is None or self.stopped.is_set():
+                return True
+            go_on = self._on_turn(played.turn, played.exchange)
+        if not go_on:
+            self.stop()
+        return True
+
+    def _flag(self, played: PlayedTurn | None, flag: str) -> None:
+        with self._lock:
+            for i in range(len(self.played) - 1, -1, -1):
+                if played is not None and self.played[i].order == played.order:
+                    self.played[i] = replace(self.played[i], flags=(*self.played[i].flags, flag))
+                    return
+
+    def _remaining_s(self) -> float:
+        if self._deadline_ns is None:
+            return self._policy.turn_timeout_s
+        return min(self._policy.turn_timeout_s, (self._deadline_ns - time.monotonic_ns()) / 1e9)
+
+    def _pause(self, pause_ms: float | None) -> None:
+        if pause_ms is None or pause_ms <= 0 or self._policy.pauses == "drop":
+            return
+        longest_s = COMPRESSED_PAUSE_S if self._policy.pauses == "compress" else pause_ms / 1e3
+        remaining_s = longest_s if self._deadline_ns is None else (self._deadline_ns - time.monotonic_ns()) / 1e9
+        self.stopped.wait(max(0.0, min(pause_ms / 1e3, longest_s, remaining_s)))
+
+    def _metrics_page(self) -> str | None:
+        if self._metrics_path is None:
+            return None
+        try:
+            return self._client.get_text(self._metrics_path)
+        except RequestError:
+            return None  # the adapter sees that its counters are missing
+
+    def _await_quiet_log(self) -> None:
+        if self._policy.concurrency > 1:
+            return  # other turns write on; the slices overlap anyway
+        size = self._log_size()
+        for _ in range(LOG_QUIET_TRIES):
+            if self.stopped.wait(LOG_QUIET_S):
+                return
+            size, before = self._log_size(), size
+            if size == before:
+                return
