@@ -1,0 +1,311 @@
+"""The DDTree fork's log: stage times, failure signatures, memory figures and shown settings. Imports `records`,
+`errors`, `engines.logtext` only.
+
+Line shapes and their meaning: the public source of Leechael/llama.cpp-dflash-ggml (branch track-a/llama).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dflash_sweep.engines.logtext import LogLine, TimingBlock, clean_lines, number, overlapping, pairs, spans, texts
+from dflash_sweep.engines.logtext import timing_blocks as read_timing_blocks
+from dflash_sweep.errors import FailureKind
+from dflash_sweep.records import Exchange, Knobs, StageTime, TurnCounters
+
+STAGE_KEYS: dict[str, tuple[str, ...]] = {
+    "pack_ms": ("pack",),
+    "draft_ms": ("draft",),
+    "topk_ms": ("topk",),
+    "build_ms": ("build",),
+    "snapshot_ms": ("snap",),
+    "verify_ms": ("target_tree", "posterior"),
+    "accept_ms": ("accept",),
+    "compact_ms": ("compact",),
+    "rollback_ms": ("rollback",),
+    "ingest_ms": ("tree_ingest",),
+    "replay_ms": ("replay",),
+    "exact_ms": ("exact",),
+}
+"""Our stage → keys of the `ddtree timing avg` line. `exact_decode/_sample/_advance` and `replay_ingest` are parts of
+others, `ingest` includes prefill, and `exact_nodes` is a count: none of them is a member of the step."""
+
+SUM_TOLERANCE = 0.05
+"""Stages may fall short of the step by an untimed remainder; above it they cannot be."""
+
+_STATS = "ddtree stats:"
+_AVERAGE = "ddtree timing avg:"
+
+
+def parse_trial(exchanges: Sequence[Exchange], log: bytes) -> tuple[TurnCounters, ...]:
+    """One TurnCounters per exchange: counts and decode time from the JSON where it has them, stages from the log."""
+    together = overlapping(exchanges)
+    return tuple(
+        _parse_turn(exchange, list(clean_lines(log, start, end)), index in together)
+        for index, (exchange, (start, end)) in enumerate(zip(exchanges, spans(exchanges, len(log)), strict=True))
+    )
+
+
+def _parse_turn(exchange: Exchange, lines: list[LogLine], shared: bool) -> TurnCounters:
+    flags: list[str] = ["shared_log"] if shared else []
+    blocks, unparsed = read_timing_blocks(lines)
+    if unparsed:
+        flags.append(f"unparsed_timing_lines={unparsed}")
+    block = _own_block(exchange, blocks, flags)
+    stats, average = _ddtree_lines(lines, block, blocks)
+    timings = exchange.timings or {}
+    figures = _figures(exchange, timings, block)
+    speculative = bool(stats) or _whole(timings.get("draft_n")) is not None
+    output = figures["output"]
+    decode = output if speculative or output is None else max(output - 1, 0)
+    steps = _whole(stats.get("steps")) if stats else None
+    accepted, drafted = _accepted(timings, block)
+    flags += _count_flags(stats, output, accepted, drafted, speculative)
+    stages, stage_flags = _stages(average, steps)
+    return TurnCounters(
+        output_tokens=output,
+        prompt_tokens=figures["prompt"],
+        cached_tokens=figures["cached"],
+        prompt_ms=figures["prompt_ms"],
+        decode_tokens=decode,
+        decode_ms=figures["decode_ms"],
+        timing_source=figures["source"],
+        verify_steps=steps if steps else None,
+        steps_source="printed" if steps else None,
+        draft_tokens=drafted,
+        accepted_draft_tokens=accepted,
+        acceptance_kind="tree_nodes" if drafted is not None else "unknown",
+        stages=stages,
+        server_tps_raw=_finite(timings.get("predicted_per_second")),
+        flags=tuple(flags + stage_flags),
+    )
+
+
+def _own_block(exchange: Exchange, blocks: Sequence[TimingBlock], flags: list[str]) -> TimingBlock | None:
+    finished = [block for block in blocks if block.eval_ms is not None]
+    if not finished:
+        return None
+    expected = _whole((exchange.timings or {}).get("predicted_n"))
+    matching = [block for block in finished if block.eval_tokens == expected]
+    if len(finished) > 1:
+        flags.append("ambiguous_log")
+    if expected is not None and matching:
+        return matching[-1]
+    return finished[-1]
+
+
+def _ddtree_lines(
+    lines: Sequence[LogLine], block: TimingBlock | None, blocks: Sequence[TimingBlock]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The stats and average pairs that follow the turn's own timing block (and precede the next one)."""
+    start = block.offset if block else 0
+    later = [other.offset for other in blocks if other.offset > start and other.eval_ms is not None]
+    end = min(later) if later else None
+    stats: dict[str, str] = {}
+    average: dict[str, str] = {}
+    for line in lines:
+        if line.offset < start or (end is not None and line.offset >= end):
+            continue
+        if _STATS in line.text:
+            stats = pairs(line.text.split(_STATS, 1)[1])
+        elif _AVERAGE in line.text:
+            average = pairs(line.text.split(_AVERAGE, 1)[1])
+    return stats, average
+
+
+def _figures(exchange: Exchange, timings: Mapping[str, object], block: TimingBlock | None) -> dict[str, Any]:
+    usage = exchange.usage or {}
+    details = usage.get("prompt_tokens_details") or {}
+    output, decode_ms = _whole(timings.get("predicted_n")), _finite(timings.get("predicted_ms"))
+    processed, cached = _whole(timings.get("prompt_n")), _whole(timings.get("cache_n"))
+    prompt_ms = _finite(timings.get("prompt_ms"))
+    source = "json" if decode_ms is not None else None
+    if block is not None:
+        if decode_ms is None and block.eval_ms is not None:
+            decode_ms, source = block.eval_ms, "log"
+        output = block.eval_tokens if output is None else output
+        prompt_ms = block.prompt_ms if prompt_ms is None else prompt_ms
+        processed = block.prompt_tokens if processed is None else processed
+    output = _whole(usage.get("completion_tokens")) if output is None else output
+    cached = _whole(details.get("cached_tokens")) if cached is None else cached
+    prompt = processed + cached if processed is not None and cached is not None else None
+    prompt = _whole(usage.get("prompt_tokens")) if prompt is None else prompt
+    return {
+        "output": output, "decode_ms": decode_ms, "cached": cached, "prompt": prompt, "prompt_ms": prompt_ms,
+        "source": source,
+    }  # fmt: skip
+
+
+def _accepted(timings: Mapping[str, object], block: TimingBlock | None) -> tuple[int | None, int | None]:
+    """(accepted, drafted) as the fork counts them: without the last step; drafted is steps × budget, a nominal size."""
+    drafted, accepted = _whole(timings.get("draft_n")), _whole(timings.get("draft_n_accepted"))
+    if drafted is None and block is not None:
+        return block.accepted, block.generated
+    return accepted, drafted
+
+
+def _count_flags(
+    stats: Mapping[str, str], output: int | None, accepted: int | None, drafted: int | None, speculative: bool
+) -> list[str]:
+    flags = []
+    if accepted is not None and output is not None and accepted > output:
+        flags.append("accepted_exceeds_emitted")
+    if accepted is not None and drafted is not None and 0 < drafted == accepted:
+        flags.append("acceptance_constant_1")
+    if speculative and not stats:
+        flags.append("missing_ddtree_stats")
+    steps = _whole(stats.get("steps"))
+    if _whole(stats.get("capture_clamps")):
+        flags.append("capture_clamps")
+    if _whole(stats.get("snapshot_replays")):
+        flags.append("snapshot_replays")
+    rollbacks = _whole(stats.get("fast_rollback"))
+    if steps and rollbacks and rollbacks < steps:
+        flags.append("fast_rollback_incomplete")
+    average = number(stats.get("exact_avg_commit"))
+    if steps and average and output is not None and not (output - 1 <= round(steps * average) <= output + 16):
+        flags.append("commit_count_differs")  # the last step may overshoot a stop by up to a block
+    return flags
+
+
+def _stages(average: Mapping[str, str], steps: int | None) -> tuple[tuple[StageTime, ...], list[str]]:
+    if not average or not steps:
+        return (), []
+    values = {key: number(value) for key, value in average.items()}
+    step = values.get("step")
+    totals: dict[str, float] = {}
+    for name, keys in STAGE_KEYS.items():
+        known = [value for key in keys if (value := values.get(key)) is not None]
+        if known:
+            totals[name] = sum(known) * steps
+    if step is None:
+        return tuple(StageTime(name=name, total_ms=value) for name, value in totals.items()), ["step_time_missing"]
+    if step <= 0:
+        return (), ["all_steps_failed"]
+    total = step * steps
+    remainder = total - sum(totals.values())
+    flags = ["stages_exceed_step"] if remainder < -SUM_TOLERANCE * total else []
+    stages = [StageTime(name="step_ms", total_ms=total)]
+    stages += [StageTime(name=name, total_ms=value) for name, value in totals.items()]
+    stages.append(StageTime(name="other_ms", total_ms=max(remainder, 0.0), source="derived"))
+    return tuple(stages), flags
+
+
+def _whole(value: object) -> int | None:
+    figure = _finite(value)
+    return None if figure is None or figure < 0 else int(figure)
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    return number(str(value))
+
+
+# ---------------------------------------------------------------- failures
+
+_K = FailureKind
+_SIGNATURES: tuple[tuple[FailureKind, str], ...] = (
+    (_K.OUT_OF_MEMORY, r"failed to allocate persist buffer|failed to create ggml context for persist buffers"),
+    (_K.OUT_OF_MEMORY, r"cudaMalloc failed: out of memory|CUDA error: out of memory|failed to allocate compute"),
+    (_K.OUT_OF_MEMORY, r"failed to allocate graph|failed to allocate \w+ buffer of size|unable to allocate \w+ buffer"),
+    (_K.INVALID_CONFIG, r"V cache quantization requires flash_attn|requires this Flash A|requires Flash ?A"),
+    (_K.INVALID_CONFIG, r"Unsupported cache type: |error: invalid argument: |--ddtree-\S+ must be"),
+    (_K.INVALID_CONFIG, r"--speculative-mode (?:must be|ddtree requires)|DDTree mode supports only --parallel 1"),
+    (_K.INVALID_CONFIG, r"parent_id \(tree-mode batch\) is only supported|invalid model dimensions n_embd="),
+    (_K.INVALID_CONFIG, r"capture n_embd=\S+ != driver n_embd=|GGML_ASSERT\(.*n_tokens_all <= cparams\.n_batch"),
+    (_K.LAUNCH_FAILED, r"failed to create DDTree draft context|failed to load draft model|failed to initialize draft"),
+    (_K.LAUNCH_FAILED, r"couldn't bind|could not bind|failed to bind|[Aa]ddress already in use"),
+    (_K.CRASHED, r"accepted_dfs_node=\S+ >= persist capacity=|GGML_ASSERT|failed to allocate DDTree driver"),
+    (_K.CRASHED, r"DDTree driver missing at GENERATING|failed to compute graph, compute status"),
+    (_K.CRASHED, r"fast rollback failed and snapshot fallback is unavailable|no snapshot/replay fallback is allowed"),
+    (_K.CRASHED, r"target_feat ring is empty|no hidden capture data available|dflash draft \S+ (?:failed|unavailable)"),
+    (_K.CRASHED, r"dflash draft top-K unavailable|target_feat cache update failed|token_embd_lookup failed for"),
+    (_K.CRASHED, r"llama_decode failed(?: at depth -?\d+)?: -?\d+|target logits\[\d+\] unavailable"),
+    (_K.CRASHED, r"llama_seq_(?:snapshot|restore) failed before|exact gate failed to restore snapshot"),
+    (_K.SETTING_NOT_APPLIED, r"requested n_dfs=\d+ but capture only has n_tokens=\d+; clamping"),
+    (_K.SETTING_NOT_APPLIED, r"fast rollback failed at DFS node|after fast rollback; falling back to snapshot replay"),
+    (_K.CRASHED, r"DDTree driver step returned empty result, treating as EOS"),
+    (_K.CRASHED, r"null model pointer|terminate called after throwing|Segmentation fault"),
+)
+"""Most telling first: a step that "returned empty" is the effect, a failed allocation before it the cause."""
+
+_COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _SIGNATURES)
+_LISTENING = "server is listening"
+
+
+def classify(log: str, exit_code: int | None) -> tuple[FailureKind, str] | None:
+    """The most telling failure line; without one, what a bad exit code says; None if nothing went wrong."""
+    lines = list(texts(log))
+    for kind, pattern in _COMPILED:
+        for text in lines:
+            if pattern.search(text):
+                return kind, text[:500]
+    if exit_code is None or exit_code in (0, -15):
+        return None
+    ready = any(_LISTENING in text for text in lines)
+    how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+    last = lines[-1][:300] if lines else "it printed nothing"
+    return (_K.CRASHED if ready else _K.LAUNCH_FAILED), f"ended with {how}; last line: {last}"
+
+
+# ---------------------------------------------------------------- memory and settings shown
+
+_SIZES: tuple[tuple[str, str], ...] = (
+    ("persist", r"allocated dflash persist buffers: .*?([\d.]+) MiB"),
+    ("kv_cache", r"llama_kv_cache\S*: size =\s*([\d.]+) MiB"),
+    ("recurrent_state", r"llama_memory_recurrent\S*: size =\s*([\d.]+) MiB"),
+    ("compute", r"compute buffer size(?: of \d+)? ?=\s*([\d.]+) MiB"),
+    ("model", r"model buffer size\s*=\s*([\d.]+) MiB"),
+)
+_SIZE_PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in _SIZES)
+
+
+def memory_mib(log: str) -> dict[str, float]:
+    """MiB by name, summed over devices and contexts: persist (largest), kv_cache, recurrent_state, compute, model."""
+    found: dict[str, float] = {}
+    for text in texts(log):
+        if "MiB" not in text:
+            continue
+        for name, pattern in _SIZE_PATTERNS:
+            if hit := pattern.search(text):
+                size = float(hit[1])
+                found[name] = max(found.get(name, 0.0), size) if name == "persist" else found.get(name, 0.0) + size
+                break
+    return found
+
+
+_KV_TYPES = re.compile(r"llama_kv_cache\S*: size =.*\bK \((\w+)\).*\bV \((\w+)\)")
+_BATCH = re.compile(r"llama_context: n_(batch|ubatch)\s*=\s*(\d+)")
+_REBUILD = re.compile(r"reuse capped from (\d+) to (\d+) to rebuild the last (\d+) target-feature tokens")
+_DRAFT_TOP = re.compile(r"draft_top port: .*\bK=(\d+)")
+_DUMP = re.compile(r"ddtree_(?:dump|trace): step=.*\bbudget=(\d+)")
+
+
+def shown_settings(log: str) -> Knobs:
+    """Settings that the log itself shows, by canonical name.
+
+    `speculation` is "ddtree" once the draft context and the hidden-state capture have announced themselves. Only the
+    first context's lines count (the target's): the draft context prints the same ones later.
+    """
+    shown: Knobs = {}
+    context = capture = False
+    for text in texts(log):
+        context = context or "DDTree draft context initialized" in text
+        capture = capture or "DDTree: hidden capture enabled on target context" in text
+        if hit := _KV_TYPES.search(text):
+            shown.setdefault("cache_type_k", hit[1])
+            shown.setdefault("cache_type_v", hit[2])
+        elif hit := _BATCH.search(text):
+            shown.setdefault(f"n_{hit[1]}", int(hit[2]))
+        elif (hit := _REBUILD.search(text)) and int(hit[2]) > 0:
+            shown["target_feat_ctx"] = int(hit[3])  # with positions left over, the window was not cut by the prompt
+        elif hit := _DRAFT_TOP.search(text):
+            shown["top_k"] = int(hit[1])
+        elif hit := _DUMP.search(text):
+            shown["budget"] = int(hit[1])
+    if context and capture:
+        shown["speculation"] = "ddtree"
+    return shown
