@@ -1,0 +1,262 @@
+"""Who won, from interleaved confirm blocks: a winner with an interval, or the settings that cannot be told apart.
+
+Imports `rows` and `intervals` only. Pure: the driver calls it after each block and
+goes on until `finished`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import statsmodels.api as sm
+from scipy import stats
+
+from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval
+from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable
+
+MIN_BLOCKS = 2
+"""Nothing is decided on one block: it holds one run of each setting."""
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the confirm blocks allow to say.
+
+    `outcome`: winner (one setting is better than every other finalist), not_distinguishable or not_enough_data.
+    `winner` is a candidate number; `contenders` are the settings that may be the best, best mean first (only the winner
+    if there is one). `cheapest` is the contender to take when they cannot be told apart, by the figure in
+    `cheapest_by`. `value` is the mean of the winner (else of the best contender) and `speedup` its ratio to plain
+    decoding over the same blocks, both adjusted for the number of finalists and looks. `beats_plain`: True or False by
+    that interval, None = undecided or no plain rows. `finished`: another planned block would not be used.
+    """
+
+    outcome: str
+    statement: str
+    winner: int | None = None
+    contenders: tuple[int, ...] = ()
+    cheapest: int | None = None
+    cheapest_by: str | None = None
+    value: Interval | None = None
+    speedup: Interval | None = None
+    beats_plain: bool | None = None
+    blocks: int = 0
+    alpha: float = 0.05
+    finished: bool = False
+
+
+def look_alpha(look: int, planned: int | None, alpha: float = 0.05) -> float:
+    """Share of `alpha` that the look after `look` blocks may spend when `planned` blocks are the most.
+
+    Lan and DeMets' spending function of O'Brien-Fleming type, α*(t) = 2 − 2Φ(z(1−α/2) / √t) with t = look / planned;
+    a look gets the increment since the look before it, so that all looks together spend at most α. `planned` None =
+    this is the only look: all of α. Looks begin at MIN_BLOCKS.
+    """
+    if planned is None or planned <= MIN_BLOCKS:
+        return alpha
+    look = min(look, planned)
+    before = 0.0 if look <= MIN_BLOCKS else _spent((look - 1) / planned, alpha)
+    return _spent(look / planned, alpha) - before
+
+
+def _spent(share: float, alpha: float) -> float:
+    return float(2 * stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(share)))
+
+
+def decide(
+    trials: pd.DataFrame,
+    *,
+    objective: str = "decode_tps",
+    direction: str = "maximize",
+    planned_blocks: int | None = None,
+    alpha: float = 0.05,
+) -> Decision:
+    """Judge the confirm rows of a trial table (role confirm; `repeat` numbers the block; plain rows = baseline).
+
+    log figure = setting + block, by least squares over the complete blocks and more; a finalist is named winner if it
+    is better than each other finalist at one-sided level α/(k−1) (comparison with the best, Hsu 1984, by Bonferroni).
+    Pass `planned_blocks` whenever this is called after each block: each look then spends its share of α only.
+    """
+    sign = -1.0 if direction == "minimize" else 1.0
+    column = objective_column(trials, objective)
+    confirm = trials[trials["role"].map(str) == "confirm"] if len(trials) else trials
+    rows = usable(confirm, column)
+    if rows.empty:
+        return Decision(outcome="not_enough_data", statement="No confirm run finished.", finished=False)
+    table = _cells(rows, column, sign)
+    finalists = [name for name in table.columns if name != PLAIN]
+    blocks = int(table[finalists].notna().all(axis=1).sum()) if finalists else 0
+    if blocks < MIN_BLOCKS:
+        return Decision(
+            outcome="not_enough_data",
+            statement=f"{blocks} complete confirm block(s); {MIN_BLOCKS} are needed before anything can be said.",
+            contenders=tuple(int(name) for name in finalists),
+            blocks=blocks,
+        )
+    spent = look_alpha(blocks, planned_blocks, alpha)
+    return _judge(rows, table, finalists, column, sign, spent, blocks, planned_blocks)
+
+
+def _cells(rows: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
+    """Blocks × settings of signed log figures (larger = better); the plain rows are the column PLAIN."""
+    plain = is_plain(rows)
+    speculative = rows["candidate"].notna() & ~plain
+    kept = rows[plain | speculative]
+    names = [PLAIN if flag else int(number) for flag, number in zip(plain[kept.index], kept["candidate"], strict=True)]
+    frame = pd.DataFrame(
+        {
+            "block": kept["repeat"].map(str) + "/" + kept["comparability_key"].map(str) + "/" + kept["build"].map(str),
+            "name": pd.Series(names, index=kept.index, dtype=object),
+            "log": sign * np.log(numbers(kept, column)),
+        }
+    )
+    return frame.pivot_table(index="block", columns="name", values="log", aggfunc="mean", sort=False)
+
+
+def _judge(
+    rows: pd.DataFrame,
+    table: pd.DataFrame,
+    finalists: list[Any],
+    column: str,
+    sign: float,
+    alpha: float,
+    blocks: int,
+    planned: int | None,
+) -> Decision:
+    contenders = _contenders(table[finalists], alpha)
+    best = contenders[0]
+    level = 1 - alpha / max(1, len(finalists))
+    gain = _gain(table, best, level, sign)
+    won = len(contenders) == 1
+    values = [float(value) for value in np.exp(sign * table[best].dropna())]
+    cheapest, by = (best, None) if won else _cheapest(rows, contenders)
+    decision = Decision(
+        outcome="winner" if won else "not_distinguishable",
+        statement="",
+        winner=int(best) if won else None,
+        contenders=tuple(int(name) for name in contenders),
+        cheapest=int(cheapest),
+        cheapest_by=by,
+        value=log_mean_interval(values, level=level),
+        speedup=gain,
+        beats_plain=_beats(gain, sign),
+        blocks=blocks,
+        alpha=alpha,
+        finished=_finished(won, gain, blocks, planned),
+    )
+    return _worded(decision, rows, column, len(finalists))
+
+
+def _finished(won: bool, gain: Interval | None, blocks: int, planned: int | None) -> bool:
+    """No further look is planned, or both questions (which one, and against plain) are answered."""
+    if planned is None or blocks >= planned:
+        return True
+    return won and (gain is None or gain.excludes(1.0))
+
+
+def _contenders(table: pd.DataFrame, alpha: float) -> list[Any]:
+    """Settings that may be the best, best mean first: not worse than the best mean at one-sided α/max(2, k−1)."""
+    long = table.stack().dropna() if len(table.columns) else pd.Series(dtype=float)
+    settings = list(table.columns)
+    if len(settings) == 1:
+        return settings
+    design = pd.DataFrame(
+        {
+            **{f"s{i}": (long.index.get_level_values(1) == name).astype(float) for i, name in enumerate(settings)},
+            **{
+                f"b{i}": (long.index.get_level_values(0) == block).astype(float)
+                for i, block in enumerate(table.index[1:])
+            },
+        },
+        index=long.index,
+    )
+    fit = sm.OLS(long.to_numpy(), design.to_numpy()).fit()
+    means = fit.params[: len(settings)]
+    order = list(np.argsort(-means, kind="stable"))
+    best, kept = order[0], [order[0]]
+    df = int(fit.df_resid)
+    critical = float(stats.t.isf(alpha / max(2, len(settings) - 1), df)) if df > 0 else math.inf
+    for other in order[1:]:
+        contrast = np.zeros(design.shape[1])
+        contrast[best], contrast[other] = 1.0, -1.0
+        error = math.sqrt(max(0.0, float(contrast @ fit.cov_params() @ contrast)))
+        if means[best] - means[other] <= critical * error or df <= 0:
+            kept.append(other)
+    return [settings[i] for i in kept]
+
+
+def _gain(table: pd.DataFrame, best: Any, level: float, sign: float) -> Interval | None:
+    """Ratio of the best to plain decoding over their common blocks."""
+    if PLAIN not in table.columns:
+        return None
+    pairs = (table[best] - table[PLAIN]).dropna()
+    if pairs.empty:
+        return None
+    logs = mean_interval((sign * pairs).tolist(), level)
+    return Interval(
+        value=math.exp(logs.value),
+        low=None if logs.low is None else math.exp(logs.low),
+        high=None if logs.high is None else math.exp(logs.high),
+        n=logs.n,
+        method=f"paired log ratio over blocks, t, {100 * level:.4g} %" if logs.n > 1 else logs.method,
+    )
+
+
+def _beats(gain: Interval | None, sign: float) -> bool | None:
+    if gain is None or not gain.excludes(1.0):
+        return None
+    return (gain.value > 1) == (sign > 0)
+
+
+def _cheapest(rows: pd.DataFrame, contenders: list[Any]) -> tuple[Any, str]:
+    """The contender with the least memory, else the fewest drafted tokens a step, else the best mean."""
+    drafted = numbers(rows, "draft_tokens") / numbers(rows, "verify_steps")
+    for figure, words in (
+        (numbers(rows, "peak_memory_mib"), "peak memory"),
+        (numbers(rows, "energy_j") / numbers(rows, "output_tokens"), "energy per token"),
+        (drafted.where(np.isfinite(drafted)), "drafted tokens per step"),
+    ):
+        means = {name: figure[rows["candidate"] == name].mean() for name in contenders}
+        if all(np.isfinite(mean) for mean in means.values()) and len(set(means.values())) > 1:
+            return min(contenders, key=lambda name: means[name]), words
+    return contenders[0], "best mean"
+
+
+def _worded(decision: Decision, rows: pd.DataFrame, column: str, finalists: int) -> Decision:
+    names = {number: _named(rows, number) for number in decision.contenders}
+    if decision.winner is not None:
+        rivals = (
+            "it was the only finalist" if finalists == 1 else f"better than each of {finalists - 1} other finalists"
+        )
+        text = f"Winner: {names[decision.winner]}, {rivals} over {decision.blocks} blocks"
+    else:
+        listed = "; ".join(names.values())
+        text = (
+            f"Not distinguishable after {decision.blocks} blocks: these {len(names)} settings: {listed}. "
+            f"Take {names[decision.cheapest] if decision.cheapest is not None else 'any'} ({decision.cheapest_by})"
+        )
+    return Decision(
+        **{
+            **{name: getattr(decision, name) for name in Decision.__slots__},
+            "statement": f"{text}{_speed_words(decision)}.",
+        }
+    )
+
+
+def _named(rows: pd.DataFrame, number: int) -> str:
+    row = rows[rows["candidate"] == number].iloc[0]
+    return f"candidate {number} ({setting_text(knobs_of(row))})"
+
+
+def _speed_words(decision: Decision) -> str:
+    gain = decision.speedup
+    if gain is None:
+        return "; no plain rows in the blocks"
+    ends = "no interval" if gain.low is None or gain.high is None else f"[{gain.low:.3f}, {gain.high:.3f}]"
+    known = {True: "faster than plain decoding", False: "slower than plain decoding", None: "plain decoding undecided"}
+    return f"; {gain.value:.3f} times plain decoding {ends}: {known[decision.beats_plain]}"

@@ -1,0 +1,129 @@
+"""What every verdict is judged from: the study's rows, prepared once. Imports `rows`, `noise`, `intervals`, `records`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from dflash_sweep.analysis.intervals import Interval, ratio_interval
+from dflash_sweep.analysis.noise import Noise, repeat_noise
+from dflash_sweep.analysis.rows import is_plain, main_stratum, numbers, objective_column, own_measurement, with_keys
+from dflash_sweep.records import AxisInfo, StudyInfo, Verdict, VerdictStatus
+
+HOLDS, FAILS, UNKNOWN = VerdictStatus.HOLDS, VerdictStatus.DOES_NOT_HOLD, VerdictStatus.NOT_ENOUGH_DATA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The rows of one study.
+
+    `trials`: all rows of the study's own kind of measurement, failed ones included, with keys (see rows.with_keys).
+    `ranked`: usable speculative rows of the main stratum, the only ones that are compared with each other.
+    `plain`: usable rows without speculation of the same stratum. `turns`: turn rows of `trials`. `column`: where the
+    objective is; `sign`: +1 if larger is better. `noise`: repeats of speculative settings, None = too few.
+    """
+
+    study: StudyInfo
+    trials: pd.DataFrame
+    turns: pd.DataFrame
+    ranked: pd.DataFrame
+    plain: pd.DataFrame
+    column: str
+    sign: float
+    noise: Noise | None
+
+    @property
+    def axes(self) -> dict[str, AxisInfo]:
+        return {axis.name: axis for axis in self.study.axes}
+
+
+def gather(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> Evidence:
+    """Prepare a study's tables for judging; both may be empty."""
+    own = with_keys(own_measurement(trials, str(study.measurement)))
+    column = objective_column(own, study.objective)
+    main = main_stratum(own, column)
+    plain = is_plain(main)
+    return Evidence(
+        study=study,
+        trials=own,
+        turns=turns[turns["uid"].isin(own["uid"])] if len(turns) else turns,
+        ranked=main[~plain],
+        plain=main[plain],
+        column=column,
+        sign=-1.0 if study.direction == "minimize" else 1.0,
+        noise=repeat_noise(own[~is_plain(own)], column),
+    )
+
+
+def plain_ms_per_token(evidence: Evidence, level: float = 0.95) -> Interval | None:
+    """Plain decoding's ms per token, pooled over its runs; None without a plain row."""
+    both = pd.DataFrame(
+        {"ms": numbers(evidence.plain, "decode_ms"), "tokens": numbers(evidence.plain, "decode_tokens")}
+    ).dropna()
+    both = both[both["tokens"] > 0]
+    return ratio_interval(both["ms"].tolist(), both["tokens"].tolist(), level) if len(both) else None
+
+
+def committed_per_step(rows: pd.DataFrame) -> pd.Series:
+    """Tokens kept per verify step: 1 + accepted / steps where drafts are counted, else decode_tokens / steps.
+
+    The two differ by the tokens that a step committed beyond a run's token limit.
+    """
+    steps = numbers(rows, "verify_steps")
+    steps = steps.where(steps > 0)
+    counted = 1 + numbers(rows, "accepted_draft_tokens") / steps
+    return counted.where(counted.notna(), numbers(rows, "decode_tokens") / steps).astype(float)
+
+
+def unknown(verdict_id: str, subject: str, why: str, n: int = 0) -> Verdict:
+    """A verdict that the rows do not allow, saying what is missing."""
+    return Verdict(id=verdict_id, subject=subject, status=UNKNOWN, statement=why, n=n)
+
+
+def from_interval(
+    verdict_id: str,
+    subject: str,
+    status: VerdictStatus,
+    statement: str,
+    interval: Interval,
+    unit: str | None,
+    *,
+    details: dict[str, object] | None = None,
+    how_to_check: str | None = None,
+) -> Verdict:
+    """A verdict whose figure is an interval."""
+    return Verdict(
+        id=verdict_id,
+        subject=subject,
+        status=status,
+        statement=statement,
+        value=_finite(interval.value),
+        unit=unit,
+        ci_low=_finite(interval.low),
+        ci_high=_finite(interval.high),
+        n=interval.n,
+        details={"method": interval.method, **(details or {})},
+        how_to_check=how_to_check,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else float(value)
+
+
+def between(interval: Interval, digits: int = 2, unit: str = "") -> str:
+    """An interval in words: "24.71 ms [24.69, 24.74]"."""
+    tail = f" {unit}" if unit else ""
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:.{digits}f}{tail} (one run, no interval)"
+    return f"{interval.value:.{digits}f}{tail} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def percent(interval: Interval) -> str:
+    """A ratio in words as a change: "+3.1 % [−0.4, +6.7]"."""
+    change = f"{100 * (interval.value - 1):+.1f} %"
+    if interval.low is None or interval.high is None:
+        return f"{change} (one run, no interval)"
+    return f"{change} [{100 * (interval.low - 1):+.1f}, {100 * (interval.high - 1):+.1f}]"

@@ -1,0 +1,133 @@
+"""Which rows of a trial table may be compared, and by which figure. Imports `records` and `frames` only.
+
+Everything in `analysis/` selects its rows here: failed, invalid and incomparable rows are left out by name, never by
+accident, and settings are told apart by the same key everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dflash_sweep.frames import CLAIMED_PREFIX, KNOB_PREFIX
+
+SPECULATIVE_ROLES = ("calibrate", "search", "confirm", "rerun", "canary")
+
+
+def numbers(trials: pd.DataFrame, column: str) -> pd.Series:
+    """A column as floats; NaN where it is missing, no number, or not finite. An absent column is all NaN."""
+    if column not in trials.columns:
+        return pd.Series(np.nan, index=trials.index, dtype=float)
+    values = pd.to_numeric(trials[column], errors="coerce").astype(float)
+    return values.where(np.isfinite(values))
+
+
+def knob_columns(trials: pd.DataFrame) -> tuple[str, ...]:
+    return tuple(str(column) for column in trials.columns if str(column).startswith(KNOB_PREFIX))
+
+
+def is_missing(value: Any) -> bool:
+    """None or NaN: the knob was left to the engine."""
+    return value is None or (isinstance(value, float) and np.isnan(value))
+
+
+def knobs_of(row: pd.Series) -> dict[str, Any]:
+    """The knobs that a row sets, by canonical name."""
+    return {
+        str(column)[len(KNOB_PREFIX) :]: value
+        for column, value in row.items()
+        if str(column).startswith(KNOB_PREFIX) and not is_missing(value)
+    }
+
+
+def value_text(value: Any) -> str:
+    """One spelling a value: 8 and 8.0 are the same level, True and 1 are not."""
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value)).lower()
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return f"{float(value):.10g}"
+    return str(value)
+
+
+def setting_text(knobs: dict[str, Any]) -> str:
+    """A setting in words, e.g. "budget=32 top_k=8"; "engine defaults" if no knob is set."""
+    return " ".join(f"{name}={value_text(value)}" for name, value in sorted(knobs.items())) or "engine defaults"
+
+
+def objective_column(trials: pd.DataFrame, objective: str) -> str:
+    """The column that holds the objective: its own, or the claimed figure of imported rows; decode_tps if neither."""
+    for column in (objective, CLAIMED_PREFIX + objective):
+        if column in trials.columns and numbers(trials, column).notna().any():
+            return column
+    return "decode_tps"
+
+
+def usable(trials: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Rows that finished with a positive figure in `column` (a rate or a time of 0 is no measurement)."""
+    if trials.empty:
+        return trials
+    failed = trials["failure_kind"].notna() if "failure_kind" in trials.columns else False
+    return trials[(numbers(trials, column) > 0) & ~failed]
+
+
+def with_keys(trials: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with `knob_key` (the setting), `stratum` (what may be compared at all) and `setting` (both).
+
+    `stratum` holds measurement, comparability key and build; `cell` adds the device: repeats are counted within it.
+    """
+    keyed = trials.copy()
+    columns = knob_columns(trials)
+    texts = [
+        ("plain" if _is_plain(row) else "spec")
+        + "|"
+        + setting_text({c[len(KNOB_PREFIX) :]: row[c] for c in columns if not is_missing(row[c])})
+        for _, row in trials.iterrows()
+    ]
+    keyed["knob_key"] = pd.Series(texts, index=trials.index, dtype=object)
+    keyed["stratum"] = _joined(trials, ("measurement", "comparability_key", "build"))
+    keyed["setting"] = keyed["stratum"] + "¦" + keyed["knob_key"]
+    keyed["cell"] = keyed["setting"] + "¦" + _joined(trials, ("device", "device_uuid"))
+    return keyed
+
+
+def _is_plain(row: pd.Series) -> bool:
+    speculative = row.get("speculative")
+    return speculative is not None and not is_missing(speculative) and not bool(speculative)
+
+
+def _joined(trials: pd.DataFrame, names: tuple[str, ...]) -> pd.Series:
+    parts = [trials[name].map(str) if name in trials.columns else pd.Series("", index=trials.index) for name in names]
+    joined = parts[0].astype(object)
+    for part in parts[1:]:
+        joined = joined + "/" + part
+    return joined
+
+
+def is_plain(trials: pd.DataFrame) -> pd.Series:
+    """True for rows without speculation: the baseline of the study, whatever their role."""
+    if "speculative" not in trials.columns:
+        return pd.Series(False, index=trials.index)
+    return trials["speculative"].map(lambda value: not is_missing(value) and not bool(value)).astype(bool)
+
+
+def own_measurement(trials: pd.DataFrame, measurement: str) -> pd.DataFrame:
+    """Rows of the study's own kind of measurement: imported rows are never pooled with measured ones."""
+    if "measurement" not in trials.columns:
+        return trials
+    return trials[trials["measurement"].map(str) == measurement]
+
+
+def main_stratum(trials: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Usable rows of the stratum with the most usable rows (ties: the first seen), with keys."""
+    keyed = with_keys(usable(trials, column))
+    if keyed.empty:
+        return keyed
+    return keyed[keyed["stratum"] == keyed["stratum"].value_counts(sort=False).idxmax()]
+
+
+def row_name(row: pd.Series) -> str:
+    """How sentences name a row: its label, or its number in the study."""
+    label = row.get("label")
+    return str(label) if isinstance(label, str) and label else f"trial {row.get('number')}"

@@ -1,0 +1,134 @@
+"""One row per setting: means, intervals, speed-up over plain decoding. Imports `rows`, `intervals`, `noise`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from dflash_sweep import metrics
+from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval, speedup
+from dflash_sweep.analysis.noise import spreads
+from dflash_sweep.analysis.rows import is_missing, is_plain, knob_columns, knobs_of, numbers, setting_text, with_keys
+
+CANDIDATE_COLUMNS: tuple[str, ...] = (
+    "candidate", "label", "speculative", "setting_text", "n", "n_failed", "failures", "measurement", "build",
+    "comparability_key", "devices", "decode_tps", "decode_tps_low", "decode_tps_high", "interval_method",
+    "acceptance_length", "acceptance_length_low", "acceptance_length_high", "draft_acceptance_rate",
+    "speedup", "speedup_low", "speedup_high", "speedup_n", "peak_memory_mib", "uids", "numbers",
+    *metrics.STAGE_NAMES,
+)  # fmt: skip
+"""Columns besides `knob.<name>`. Stage columns are ms per verify step, pooled over the setting's runs."""
+
+
+def candidate_table(trials: pd.DataFrame, column: str = "decode_tps") -> pd.DataFrame:
+    """One row per setting (and baseline) of each comparability key and build, fastest first.
+
+    `decode_tps` (or whatever `column` names) is the geometric mean over runs; its interval uses the dispersion pooled
+    over all repeats where that has more degrees of freedom than the setting's own runs; a single run has no interval.
+    `speedup` is over the plain rows of the same comparability key and build; None without any. `failures` maps a
+    failure kind to its count; a setting that only failed is kept with n = 0. `uids` and `numbers` lead to the rows.
+    """
+    knobs = knob_columns(trials)
+    if trials.empty:
+        return pd.DataFrame(columns=[*CANDIDATE_COLUMNS, *knobs])
+    keyed = with_keys(trials)
+    speculative_spread, plain_spread = spreads(trials, column)
+    baselines = _baselines(keyed, column)
+    table = []
+    for _, group in keyed.groupby("setting", sort=False):
+        plain = bool(is_plain(group).iloc[0])
+        values = _good(group, column)
+        spread = plain_spread if plain else speculative_spread
+        interval = log_mean_interval(values.tolist(), spread) if len(values) else None
+        reference = baselines.get(str(group["stratum"].iloc[0]))
+        gain = None
+        if not plain and reference and len(values):
+            gain = speedup(values.tolist(), reference, spread, plain_spread)
+        table.append(_row(group, values, interval, gain, knobs))
+    frame = pd.DataFrame(table, columns=[*CANDIDATE_COLUMNS, *knobs])
+    for name in (*knobs, "failures", "uids", "numbers", "devices", "candidate"):
+        frame[name] = pd.Series([row[name] for row in table], dtype=object, index=frame.index)
+    return frame.sort_values("decode_tps", ascending=False, na_position="last", kind="stable").reset_index(drop=True)
+
+
+def baseline_values(trials: pd.DataFrame, column: str = "decode_tps") -> list[float]:
+    """Figures of the plain rows of `trials` that finished."""
+    return [float(value) for value in _good(trials[is_plain(trials)], column)] if len(trials) else []
+
+
+def _good(group: pd.DataFrame, column: str) -> pd.Series:
+    values = numbers(group, column)
+    return values[(values > 0) & group["failure_kind"].isna()]
+
+
+def _baselines(keyed: pd.DataFrame, column: str) -> dict[str, list[float]]:
+    return {
+        str(stratum): values
+        for stratum, group in keyed.groupby("stratum", sort=False)
+        if (values := baseline_values(group, column))
+    }
+
+
+def _row(
+    group: pd.DataFrame, values: pd.Series, interval: Interval | None, gain: Interval | None, knobs: tuple[str, ...]
+) -> dict[str, Any]:
+    good = group.loc[values.index]
+    first = group.iloc[0]
+    accepted = numbers(good, "acceptance_length").dropna()
+    acceptance = mean_interval(accepted.tolist()) if len(accepted) else None
+    named = group["candidate"].dropna()
+    kinds = group["failure_kind"].dropna().map(str).value_counts()
+    return {
+        "candidate": int(named.iloc[0]) if len(named) else None,
+        "label": _first_text(group["label"]),
+        "speculative": not bool(is_plain(group).iloc[0]),
+        "setting_text": setting_text(knobs_of(first)) if not bool(is_plain(group).iloc[0]) else "plain decoding",
+        "n": len(values),
+        "n_failed": int(group["failure_kind"].notna().sum()),
+        "failures": {str(kind): int(count) for kind, count in kinds.items()},
+        "measurement": first.get("measurement"),
+        "build": first.get("build"),
+        "comparability_key": first.get("comparability_key"),
+        "devices": tuple(sorted(group["device"].dropna().map(str).unique())),
+        **_ends("decode_tps", interval),
+        "interval_method": interval.method if interval else None,
+        **_ends("acceptance_length", acceptance),
+        "draft_acceptance_rate": _pooled(good, "accepted_draft_tokens", "draft_tokens"),
+        **_ends("speedup", gain),
+        "speedup_n": gain.n if gain else None,
+        "peak_memory_mib": _mean(good, "peak_memory_mib"),
+        "uids": tuple(group["uid"]),
+        "numbers": tuple(group["number"]),
+        **{stage: _per_step(good, stage) for stage in metrics.STAGE_NAMES},
+        **{knob: None if is_missing(first[knob]) else first[knob] for knob in knobs},
+    }
+
+
+def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    if interval is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def _first_text(column: pd.Series) -> str | None:
+    texts = column.dropna()
+    return str(texts.iloc[0]) if len(texts) else None
+
+
+def _mean(rows: pd.DataFrame, column: str) -> float | None:
+    values = numbers(rows, column).dropna()
+    return float(values.mean()) if len(values) else None
+
+
+def _pooled(rows: pd.DataFrame, numerator: str, denominator: str) -> float | None:
+    both = pd.DataFrame({"x": numbers(rows, numerator), "y": numbers(rows, denominator)}).dropna()
+    return metrics.ratio(float(both["x"].sum()), float(both["y"].sum())) if len(both) else None
+
+
+def _per_step(rows: pd.DataFrame, stage: str) -> float | None:
+    """Stage time per verify step, weighted by each run's steps."""
+    both = pd.DataFrame({"ms": numbers(rows, stage), "steps": numbers(rows, "verify_steps")}).dropna()
+    if both.empty:
+        return None
+    return metrics.ratio(float((both["ms"] * both["steps"]).sum()), float(both["steps"].sum()))
