@@ -108,6 +108,12 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
+    @property
+    def streaming(self) -> int:
+        """How many turns are in flight and have had the beginning of their answer."""
+        with self._lock:
+            return sum(turn.answered for turn in self._running)
+
     def cancel(self) -> None:
         """Break off the turns in flight, from any thread: their exchanges say "cancelled". Later turns go on."""
         with self._lock:
@@ -219,6 +225,10 @@ class _Turn:
         self._send_ns = 0
         self._cancelled = False
         self._socket: socket.socket | None = None
+
+    @property
+    def answered(self) -> bool:
+        return self._socket is not None
 
     def cancel(self) -> None:
         self._cancelled = True
