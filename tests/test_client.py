@@ -273,20 +273,31 @@ def test_turn_timeout_before_and_within_the_stream() -> None:
     assert ask(endless, clock=ticking(), timeout_s=0.0015).error_type == "timeout"
 
 
-def test_cancel_breaks_off_a_silent_stream_and_leaves_later_turns_alone() -> None:
-    release, started = threading.Event(), threading.Event()
-    replies = iter([Reply([*sse(chunk("x"), done=False), started.set, release.wait]), text_answer("fine")])
-    with SSEServer(lambda _: next(replies)) as server, Client(server.url) as client:
+@pytest.mark.parametrize("headers_first", [True, False])
+def test_cancel_breaks_off_a_silent_server_for_good(headers_first: bool) -> None:
+    release, asked = threading.Event(), threading.Event()
+
+    def reply(request: Request) -> Reply:
+        if request.method == "GET":
+            return json_reply({})
+        if not headers_first:
+            asked.set()
+            release.wait()
+        return Reply([*sse(chunk("x"), done=False), asked.set, release.wait])
+
+    with SSEServer(reply) as server, Client(server.url) as client:
+        client.get_json("/props")  # the turn runs on the connection that this request opened
         seen: list[Exchange] = []
         thread = threading.Thread(target=lambda: seen.append(client.chat(ASK, turn_index=0)))
         thread.start()
-        assert started.wait(5)
-        while not client.streaming:
-            pass
+        assert asked.wait(5)
         client.cancel()
         thread.join(5)
         assert [exchange.error_type for exchange in seen] == ["cancelled"]
-        assert client.chat(ASK, turn_index=1).content == "fine "
+        assert server.connections == 1
+        assert client.chat(ASK, turn_index=1).error_type == "cancelled"
+        assert client.get_json("/props") == {}
+        assert len(server.requests) == 3
         release.set()
 
 

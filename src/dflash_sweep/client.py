@@ -6,6 +6,7 @@ request that fails is a record too, never an exception out of `chat`.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 import httpx
 
@@ -85,7 +87,8 @@ class Client:
         self._clock = clock
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = self._open()
-        self._running: set[_Turn] = set()
+        self._cancelled = threading.Event()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
         self._lock = threading.Lock()
 
     def _open(self) -> httpx.Client:
@@ -108,17 +111,23 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    @property
-    def streaming(self) -> int:
-        """How many turns are in flight and have had the beginning of their answer."""
-        with self._lock:
-            return sum(turn.answered for turn in self._running)
-
     def cancel(self) -> None:
-        """Break off the turns in flight, from any thread: their exchanges say "cancelled". Later turns go on."""
+        """Break off the turns in flight, from any thread; their exchanges and those of later turns say "cancelled"."""
+        self._cancelled.set()
         with self._lock:
-            for turn in self._running:
-                turn.cancel()
+            for connection in self._sockets:
+                with contextlib.suppress(OSError):  # closed already
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the next bytes
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """Keeps the sockets where `cancel` finds them, for a turn may wait long for the first byte of its answer."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            with self._lock:
+                self._sockets.add(info["return_value"].get_extra_info("socket"))
 
     # ------------------------------------------------------------ small requests
 
@@ -141,7 +150,7 @@ class Client:
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S))
         for attempt in (1, 2):
             try:
-                return self._http.get(path, timeout=timeout)
+                return self._http.get(path, timeout=timeout, extensions={"trace": self._trace})
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 # A server may close a kept connection just as we reuse it; once is chance, twice is a fault.
                 if attempt == 2 or isinstance(error, httpx.ConnectError | httpx.TimeoutException | httpx.InvalidURL):
@@ -180,7 +189,8 @@ class Client:
             waiting = exchange.error_type == "connect" or exchange.http_status == 503
             if not waiting or remaining_s <= poll_s or (alive is not None and not alive()):
                 return exchange
-            time.sleep(poll_s)
+            if self._cancelled.wait(poll_s):
+                return exchange
 
     # ------------------------------------------------------------ the measured request
 
@@ -201,59 +211,43 @@ class Client:
         except (ValueError, TypeError) as error:
             now_ns = self._clock()
             return _failed(turn_index, now_ns, log_start, now_ns, "bad_request", str(error))
-        turn = _Turn(self._http, self._clock, turn_index, log_start, self.timeout_s if timeout_s is None else timeout_s)
-        with self._lock:
-            self._running.add(turn)
-        try:
-            return turn.run(body)
-        finally:
-            with self._lock:
-                self._running.discard(turn)
+        turn = _Turn(self, turn_index, log_start, self.timeout_s if timeout_s is None else timeout_s)
+        return turn.run(body)
 
 
 class _Turn:
     """One streamed request while it runs."""
 
-    def __init__(
-        self, http: httpx.Client, clock: Callable[[], int], turn_index: int, log_start: int, timeout_s: float
-    ) -> None:
-        self._http, self._clock = http, clock
+    def __init__(self, client: Client, turn_index: int, log_start: int, timeout_s: float) -> None:
+        self._client, self._clock = client, client._clock
         self._turn_index, self._log_start, self._timeout_s = turn_index, log_start, timeout_s
         self._stream = ChatStream()
         self._status: int | None = None
         self._headers_ns: int | None = None
         self._send_ns = 0
-        self._cancelled = False
-        self._socket: socket.socket | None = None
-
-    @property
-    def answered(self) -> bool:
-        return self._socket is not None
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        if self._socket is not None:
-            try:
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the next bytes
-            except OSError:
-                return  # the other side was faster
 
     def run(self, body: bytes) -> Exchange:
-        timeout = httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, CONNECT_TIMEOUT_S))
-        request = self._http.build_request(
-            "POST", CHAT_PATH, content=body, headers={"Content-Type": "application/json"}, timeout=timeout
+        request = self._client._http.build_request(
+            "POST",
+            CHAT_PATH,
+            content=body,
+            headers={"Content-Type": "application/json"},
+            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, CONNECT_TIMEOUT_S)),
+            extensions={"trace": self._client._trace},
         )
+        if self._client.cancelled:
+            self._send_ns = self._clock()
+            return self._exchange("cancelled", "the client was stopped")
         self._send_ns = self._clock()
         try:
-            response = self._http.send(request, stream=True)
+            response = self._client._http.send(request, stream=True)
             try:
                 failure = self._read(response)
             finally:
-                self._socket = None
                 response.close()
         except httpx.HTTPError as error:
             failure = self._network_failure(error)
-        if failure is not None and self._cancelled:
+        if failure is not None and self._client.cancelled:
             failure = ("cancelled", "the turn was broken off")
         return self._exchange(*(failure or (None, None)))
 
@@ -266,10 +260,6 @@ class _Turn:
         if "json" in response.headers.get("content-type", ""):
             response.read()
             return "no_stream", f"the server did not stream: {_body_text(response)}"
-        network = response.extensions.get("network_stream")
-        self._socket = None if network is None else network.get_extra_info("socket")
-        if self._cancelled:
-            return "cancelled", ""
         return self._read_stream(response)
 
     def _read_stream(self, response: httpx.Response) -> tuple[str, str] | None:
