@@ -1,0 +1,155 @@
+"""Figures: what each axis does to speed, and speed with acceptance length along each ordered axis.
+
+Imports matplotlib, `report` siblings. `draw_effects` shows every axis on one scale, so that dead axes look dead;
+`draw_curves` shows the ordered axes with the region that cannot be told apart from the best (the sweet spot).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dflash_sweep.records import VerdictStatus
+from dflash_sweep.report import style
+from dflash_sweep.report.axis_levels import Level, is_ordered, levels
+from dflash_sweep.report.material import Candidate, Material, mean_of
+from dflash_sweep.report.texts import Texts
+
+MAX_AXES = 12
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+def _tps(entry: Candidate) -> float | None:
+    return entry.tps
+
+
+def _al(entry: Candidate) -> float | None:
+    return entry.acceptance_length
+
+
+def _axis_names(material: Material) -> list[str]:
+    named = [axis.name for axis in material.study.axes]
+    return [*named, *(name for name in material.varied if name not in named)]
+
+
+def effect_levels(material: Material) -> list[tuple[str, list[Level]]]:
+    """Every axis that took two values or more, the one with the widest range of level means first."""
+    found = [(name, levels(material, name, _tps)) for name in _axis_names(material)]
+    found = [(name, entries) for name, entries in found if len(entries) > 1]
+    return sorted(found, key=lambda item: -_span(item[1]))[:MAX_AXES]
+
+
+def _span(entries: list[Level]) -> float:
+    means = [level.mean for level in entries]
+    return max(means) - min(means)
+
+
+def _interval_mark(axes: Axes, x: float, level: Level, colour: str, shape: str = "o") -> None:
+    if level.low is not None and level.high is not None:
+        axes.vlines(x, level.low, level.high, color=colour, linewidth=1.8, zorder=3)
+    axes.plot([x], [level.mean], marker=shape, color=colour, markersize=6, zorder=4,
+              markerfacecolor=colour if level.low is not None else style.PAPER)  # fmt: skip
+
+
+def _ticks(axes: Axes, entries: list[Level]) -> None:
+    labels = [style.printable(level.label, 14) for level in entries]
+    crowded = sum(len(label) for label in labels) > 26
+    axes.set_xticks(range(len(entries)), labels, rotation=30 if crowded else 0, ha="right" if crowded else "center")
+    axes.set_xlim(-0.5, len(entries) - 0.5)
+
+
+def draw_effects(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
+    """Level means of every axis with intervals, one panel an axis, all on one scale. None without two levels."""
+    panels = effect_levels(material)
+    if not panels:
+        return None
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    overall = mean_of(entry.tps for entry in material.candidates)
+    legend: style.Legend = [
+        (style.marker(style.BLUE), texts("legend.level_mean")),
+        (style.line(style.MUTED, ":", 1.0), texts("legend.all_mean")),
+    ]
+    if any(level.low is None for _, entries in panels for level in entries):
+        legend.insert(1, (style.marker(style.BLUE, hollow=True), texts("legend.one_candidate")))
+    figure = style.sheet(stamp, texts("fig.effects.title"), texts("fig.effects.see"), body_in=0.25 + 1.85 * rows,
+                         legend=legend)  # fmt: skip
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for index, (name, entries) in enumerate(panels):
+        axes = grid[index // columns][index % columns]
+        axes.axhline(overall, color=style.MUTED, linestyle=":", linewidth=1.0, zorder=1)
+        for x, level in enumerate(entries):
+            _interval_mark(axes, x, level, style.BLUE)
+        _ticks(axes, entries)
+        axes.set_title(style.printable(name, 26))
+        style.quiet_grid(axes)
+        if index % columns == 0:
+            axes.set_ylabel(texts("axis.tps"))
+    for spare in range(len(panels), rows * columns):
+        grid[spare // columns][spare % columns].set_axis_off()
+    return figure
+
+
+def _sweet(material: Material, name: str, entries: list[Level]) -> tuple[int, int] | None:
+    """First and last position inside the sweet spot of a conclusion that holds; None if there is none."""
+    verdict = material.verdict("sweet_spot", name)
+    if (
+        verdict is None
+        or verdict.status is not VerdictStatus.HOLDS
+        or verdict.ci_low is None
+        or verdict.ci_high is None
+    ):
+        return None
+    inside = [
+        position for position, level in enumerate(entries)
+        if any(isinstance(value, int | float) and verdict.ci_low <= value <= verdict.ci_high for value in level.values)
+    ]  # fmt: skip
+    return (inside[0], inside[-1]) if inside else None
+
+
+def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape: str) -> None:
+    for x, level in enumerate(entries):
+        values = [value for entry in level.candidates if (value := getattr(entry, measure_of)) is not None]
+        offsets = (np.arange(len(values)) * _GOLDEN % 1 - 0.5) * 0.32  # spread out without an order of their own
+        axes.plot(x + offsets, values, marker=".", color=style.FAINT, markeredgecolor=style.MUTED,
+                  markeredgewidth=0.4, markersize=5, linestyle="", zorder=1)  # fmt: skip
+        _interval_mark(axes, x, level, colour, shape)
+    axes.plot(range(len(entries)), [level.mean for level in entries], color=colour, linewidth=1.2, zorder=2)
+    _ticks(axes, entries)
+    style.quiet_grid(axes)
+
+
+def draw_curves(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
+    """TPS above, AL below, along each ordered axis with at least three levels (the four widest). None without one."""
+    panels = [
+        (name, entries) for name, entries in effect_levels(material) if len(entries) > 2 and is_ordered(material, name)
+    ]
+    panels = panels[:4]
+    if not panels:
+        return None
+    sweet = {name: _sweet(material, name, entries) for name, entries in panels}
+    legend: style.Legend = [
+        (style.marker(style.BLUE), texts("legend.tps_mean")),
+        (style.marker(style.GREEN, "s"), texts("legend.al_mean")),
+        (style.marker(style.MUTED, "."), texts("legend.candidate")),
+    ]
+    if any(sweet.values()):
+        legend.append((style.swatch("#FBE9C8"), texts("legend.sweet_spot")))
+    figure = style.sheet(stamp, texts("fig.curves.title"), texts("fig.curves.see"), body_in=4.4, legend=legend)
+    grid = figure.subplots(2, len(panels), sharey="row", squeeze=False)
+    for column, (name, entries) in enumerate(panels):
+        top, bottom = grid[0][column], grid[1][column]
+        _curve(top, entries, "tps", style.BLUE, "o")
+        lower = levels(material, name, _al)
+        if lower:
+            _curve(bottom, lower, "acceptance_length", style.GREEN, "s")
+        if spot := sweet[name]:
+            for axes in (top, bottom):
+                axes.axvspan(spot[0] - 0.4, spot[1] + 0.4, color="#FBE9C8", zorder=0, linewidth=0)
+        top.set_title(style.printable(name, 22))
+        axis = material.axis(name)
+        bottom.set_xlabel(style.printable(axis.unit, 20) if axis is not None and axis.unit else "")
+    grid[0][0].set_ylabel(texts("axis.tps"))
+    grid[1][0].set_ylabel(texts("axis.al_short"))
+    return figure

@@ -1,0 +1,78 @@
+"""Figure: speed by kind of turn (code, tool call, thinking …). Imports matplotlib, `metrics`, `report` siblings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dflash_sweep import metrics
+from dflash_sweep.report import style
+from dflash_sweep.report.material import Candidate, Material, known, spread
+from dflash_sweep.report.texts import Texts
+
+MAX_CANDIDATES = 3
+
+
+def bucket_rates(
+    turns: pd.DataFrame, uids: tuple[str, ...]
+) -> dict[str, tuple[float, float | None, float | None, int]]:
+    """Bucket → (pooled tok/s, interval or None, runs). Turns are pooled within a run; runs give the interval."""
+    chosen = turns["uid"].isin(uids) & turns["invalid_reason"].isna() & ~turns["warmup"].astype(bool)
+    rows = turns[chosen & turns["decode_tokens"].notna() & turns["decode_ms"].notna()]
+    found = {}
+    for bucket, group in rows.groupby("bucket", sort=True):
+        pooled = metrics.ratio(known(group["decode_tokens"].sum()), known(group["decode_ms"].sum()), 1000.0)
+        if pooled is None:
+            continue
+        sums = group.groupby("uid")[["decode_tokens", "decode_ms"]].sum()
+        runs = list(1000.0 * sums["decode_tokens"].astype(float) / sums["decode_ms"].astype(float))
+        found[str(bucket)] = (pooled, *spread(runs), len(runs))
+    return found
+
+
+def _series(material: Material) -> list[Candidate]:
+    entries = sorted(material.candidates, key=lambda entry: not entry.confirmed)[:MAX_CANDIDATES]
+    return [*([material.baseline] if material.baseline is not None else []), *entries]
+
+
+def _bars(axes: Axes, rates: dict[str, tuple[float, float | None, float | None, int]], order: list[str], shift: float,
+          width: float, colour: str) -> None:  # fmt: skip
+    for x, bucket in enumerate(order):
+        if bucket not in rates:
+            continue
+        pooled, low, high, _ = rates[bucket]
+        axes.bar(x + shift, pooled, width=0.92 * width, color=colour, zorder=2)
+        if low is not None and high is not None:
+            axes.vlines(x + shift, low, high, color=style.INK, linewidth=1.1, zorder=3)
+
+
+def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
+    """Plain decoding and the best candidates, bucket by bucket; None if fewer than two buckets have a rate."""
+    series = [(entry, bucket_rates(material.turns, entry.uids)) for entry in _series(material)]
+    series = [(entry, rates) for entry, rates in series if rates]
+    order = sorted({bucket for _, rates in series for bucket in rates})
+    if len(order) < 2:
+        return None
+    colours = iter(style.SERIES)
+    painted = [(entry, rates, next(colours) if entry.speculative else "#8A8D91") for entry, rates in series]
+    legend: style.Legend = []
+    for entry, _, colour in painted:
+        name = texts("setting") if entry.number is None else texts("candidate", number=entry.number)
+        legend.append((style.swatch(colour), f"{name if entry.speculative else texts('plain')} · n={entry.n}"))
+    figure = style.sheet(stamp, texts("fig.buckets.title"), texts("fig.buckets.see"), body_in=3.2, legend=legend)
+    axes = figure.subplots()
+    width = 0.8 / len(painted)
+    for index, (_, rates, colour) in enumerate(painted):
+        _bars(axes, rates, order, (index - (len(painted) - 1) / 2) * width, width, colour)
+    turns = material.turns
+    counted = turns[turns["invalid_reason"].isna() & ~turns["warmup"].astype(bool)]
+    kinds = counted.drop_duplicates(["conversation", "index"])["bucket"].value_counts()
+    axes.set_xticks(
+        np.arange(len(order)),
+        [f"{style.printable(bucket, 18)}\n{texts('turns', count=int(kinds.get(bucket, 0)))}" for bucket in order],
+    )
+    axes.set_ylabel(texts("axis.tps"))
+    style.quiet_grid(axes)
+    return figure

@@ -1,0 +1,195 @@
+"""What every page and figure is made of: the rows of one study, its candidates in order, and its conclusions.
+
+Imports `records`, `metrics`, `frames` and `analysis`; draws nothing and writes nothing. Rows of another kind of
+measurement than the study's, and rows that may not be ranked with the most (another comparability key or build), stay
+in the tables but enter no candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dflash_sweep import frames, metrics
+from dflash_sweep.analysis import rows
+from dflash_sweep.analysis.intervals import mean_interval
+from dflash_sweep.analysis.summary import candidate_table
+from dflash_sweep.records import AxisInfo, Knobs, KnobValue, StoredTrial, StudyInfo, Verdict
+
+
+def known(value: Any) -> float | None:
+    """A number of a table's cell, or None where the cell is empty (None, NaN) or not finite."""
+    if value is None or isinstance(value, str) or pd.isna(value):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def mean_of(values: Iterable[Any]) -> float | None:
+    """Mean of the known values; None if there are none."""
+    numbers = [number for value in values if (number := known(value)) is not None]
+    return float(np.mean(numbers)) if numbers else None
+
+
+def spread(samples: Sequence[float]) -> tuple[float | None, float | None]:
+    """Student's t interval (95 %) of the mean; (None, None) below two samples."""
+    if len(samples) < 2:
+        return None, None
+    found = mean_interval(samples)
+    return found.low, found.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One setting (or the baseline) over all its runs. Rates in tok/s, times in ms, memory in MiB; None = not known.
+
+    `samples` are the good runs' own rates in the order of `numbers`; n = len(samples) counts runs, never turns. `uids`
+    lead to all its rows, failed ones too. Intervals are 95 %, None below two runs; `speedup` is over the plain rows
+    with which it may be compared. `stages` holds ms per verify step of the printed stages only.
+    """
+
+    number: int | None
+    label: str | None
+    speculative: bool
+    knobs: Knobs
+    samples: tuple[float, ...]
+    numbers: tuple[int, ...]
+    uids: tuple[str, ...]
+    n_failed: int
+    tps: float | None
+    tps_low: float | None
+    tps_high: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    acceptance_length: float | None
+    step_ms: float | None
+    peak_memory_mib: float | None
+    stages: dict[str, float]
+    confirmed: bool
+
+    @property
+    def n(self) -> int:
+        return len(self.samples)
+
+    @property
+    def ms_per_token(self) -> float | None:
+        return metrics.ratio(1000.0, self.tps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """The input of every page and figure. `trials` and `turns` hold all rows of the study (see `frames`)."""
+
+    study: StudyInfo
+    stored: tuple[StoredTrial, ...]
+    trials: pd.DataFrame
+    turns: pd.DataFrame
+    verdicts: tuple[Verdict, ...]
+
+    @cached_property
+    def column(self) -> str:
+        """The column of decode rates: measured ones, or what the author of imported rows states."""
+        return rows.objective_column(self.own, "decode_tps")
+
+    @cached_property
+    def own(self) -> pd.DataFrame:
+        """Rows of the study's own kind of measurement, with their rate in column `rate` (NaN = none)."""
+        own = rows.own_measurement(self.trials, str(self.study.measurement))
+        rate = rows.numbers(own, rows.objective_column(own, "decode_tps"))
+        return own.assign(rate=rate.where((rate > 0) & own["failure_kind"].isna()))
+
+    @cached_property
+    def ranked(self) -> pd.DataFrame:
+        """Good rows that may be compared with each other (see `analysis.rows.main_stratum`), with column `rate`."""
+        return rows.main_stratum(self.own, self.column)
+
+    @cached_property
+    def everyone(self) -> tuple[Candidate, ...]:
+        """Every comparable setting with at least one good run, plain decoding included, the fastest first."""
+        table = candidate_table(self.ranked, self.column)
+        return tuple(self._candidate(row) for _, row in table.iterrows() if row["n"])
+
+    def _candidate(self, row: pd.Series) -> Candidate:
+        good = self.ranked[self.ranked["uid"].isin(row["uids"])].sort_values("number")
+        number = None if row["candidate"] is None else int(row["candidate"])
+        knobs = {
+            str(name).removeprefix(frames.KNOB_PREFIX): row[name]
+            for name in row.index
+            if str(name).startswith(frames.KNOB_PREFIX) and row[name] is not None
+        }
+        failed = (
+            self.own[(self.own["candidate"] == number) & self.own["failure_kind"].notna()] if number is not None else ()
+        )
+        stages = {name: value for name in metrics.SUMMED_STAGES if (value := known(row[name])) is not None}
+        return Candidate(
+            number=number, label=row["label"], speculative=bool(row["speculative"]), knobs=knobs,
+            samples=tuple(float(value) for value in good["rate"]),
+            numbers=tuple(int(value) for value in good["number"]),
+            uids=tuple(row["uids"]), n_failed=len(failed), tps=known(row["decode_tps"]),
+            tps_low=known(row["decode_tps_low"]), tps_high=known(row["decode_tps_high"]),
+            speedup=known(row["speedup"]), speedup_low=known(row["speedup_low"]),
+            speedup_high=known(row["speedup_high"]),
+            acceptance_length=known(row["acceptance_length"]), step_ms=known(row["step_ms"]),
+            peak_memory_mib=known(row["peak_memory_mib"]), stages=stages,
+            confirmed=number is not None and number == self.study.confirmed_candidate,
+        )  # fmt: skip
+
+    @cached_property
+    def baseline(self) -> Candidate | None:
+        """Plain decoding, over all its good runs; None if it was never measured."""
+        return next((entry for entry in self.everyone if not entry.speculative), None)
+
+    @cached_property
+    def plain_ms(self) -> float | None:
+        """Plain decoding's milliseconds per token; None without a baseline."""
+        return None if self.baseline is None else self.baseline.ms_per_token
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Speculative candidates with at least one good run, the fastest first."""
+        return tuple(entry for entry in self.everyone if entry.speculative)
+
+    @cached_property
+    def winner(self) -> Candidate | None:
+        """The confirmed candidate; None if the study names none."""
+        return next((entry for entry in self.candidates if entry.confirmed), None)
+
+    @cached_property
+    def varied(self) -> tuple[str, ...]:
+        """Knobs that take more than one value among the candidates, the study's axes first, in their order."""
+        names = {name for entry in self.candidates for name in entry.knobs}
+        seen: dict[str, set[KnobValue]] = {
+            name: {entry.knobs.get(name) for entry in self.candidates} for name in sorted(names)
+        }
+        order = [axis.name for axis in self.study.axes]
+        varied = [name for name, values in seen.items() if len(values) > 1]
+        return tuple(sorted(varied, key=lambda name: (order.index(name) if name in order else len(order), name)))
+
+    def axis(self, name: str) -> AxisInfo | None:
+        """The study's axis of that name; None if it is not one."""
+        return next((axis for axis in self.study.axes if axis.name == name), None)
+
+    def verdict(self, verdict_id: str, subject: str | None = None) -> Verdict | None:
+        """The first conclusion with that id (and subject); None if there is none."""
+        return next(
+            (entry for entry in self.verdicts if entry.id == verdict_id and subject in (None, entry.subject)), None
+        )
+
+
+def collect(study: StudyInfo, trials: Sequence[StoredTrial], verdicts: Sequence[Verdict]) -> Material:
+    """Rows and conclusions of a study, ready for pages and figures; rows in the order of their numbers."""
+    stored = tuple(sorted(trials, key=lambda trial: trial.number))
+    return Material(
+        study=study,
+        stored=stored,
+        trials=frames.trial_frame(stored),
+        turns=frames.turn_frame(stored),
+        verdicts=tuple(verdicts),
+    )

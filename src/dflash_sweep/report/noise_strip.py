@@ -1,0 +1,63 @@
+"""Figure: repeats of identical settings side by side. Imports matplotlib, `report` siblings."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from dflash_sweep.report import style
+from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.wording import knob_text, rate
+
+MAX_ROWS = 14
+
+
+def repeated(material: Material) -> list[Candidate]:
+    """Settings that ran at least twice, most runs first, plain decoding on top."""
+    entries = sorted((entry for entry in material.candidates if entry.n > 1), key=lambda entry: -entry.n)[:MAX_ROWS]
+    baseline = material.baseline
+    return ([baseline] if baseline is not None and baseline.n > 1 else []) + entries
+
+
+def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
+    """Deviation of every repeat from its setting's mean, in per cent; None if nothing ran twice."""
+    entries = repeated(material)
+    if not entries:
+        return None
+    legend: style.Legend = [
+        (style.marker(style.BLUE), texts("legend.run")),
+        (style.swatch("#DCE9F5"), texts("legend.two_sd")),
+    ]
+    figure = style.sheet(stamp, texts("fig.noise.title"), texts("fig.noise.see"), body_in=0.6 + 0.42 * len(entries),
+                         legend=legend)  # fmt: skip
+    axes = figure.subplots()
+    widest = 0.0
+    for y, entry in enumerate(entries):
+        mean = sum(entry.samples) / entry.n
+        off = [100 * (sample / mean - 1) for sample in entry.samples]
+        spread = (sum(value**2 for value in off) / (entry.n - 1)) ** 0.5
+        widest = max(widest, 2 * spread, *(abs(value) for value in off))
+        axes.barh(y, 4 * spread, left=-2 * spread, height=0.44, color="#DCE9F5", zorder=1)
+        colour = style.BLUE if entry.speculative else style.PLAIN
+        axes.plot(off, [y] * entry.n, marker="o", color=colour, markersize=5.5, linestyle="", zorder=3,
+                  markeredgecolor=style.PAPER, markeredgewidth=0.6)  # fmt: skip
+        if not entry.speculative:
+            name = texts("plain")
+        elif entry.number is None:
+            name = f"{texts('setting')} {knob_text(entry.knobs, material.varied)}"
+        else:
+            name = f"{texts('candidate', number=entry.number)}  {knob_text(entry.knobs, material.varied)}"
+        style.over(axes, 0, y - 0.26, style.printable(name, 96), xycoords=("axes fraction", "data"), xytext=(2, 0),
+                   fontsize=8, va="bottom")  # fmt: skip
+        note = f"{rate(mean)} tok/s · SD {spread:.1f} % · n={entry.n}"
+        axes.annotate(note, (1, y), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
+                      fontsize=8, va="center", annotation_clip=False)  # fmt: skip
+    axes.axvline(0, color=style.MUTED, linewidth=0.8, zorder=2)
+    limit = 1.12 * widest if widest > 0 else 1.0
+    axes.set_xlim(-limit, limit)
+    axes.set_ylim(len(entries) - 0.6, -0.75)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(texts("axis.deviation"))
+    style.quiet_grid(axes, "x")
+    return figure

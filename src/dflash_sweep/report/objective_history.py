@@ -1,0 +1,79 @@
+"""Figure: the objective trial after trial, with the best so far, plain decoding, and the failures in their place.
+
+Imports matplotlib, `report` siblings.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from dflash_sweep.analysis.rows import is_plain
+from dflash_sweep.report import style
+from dflash_sweep.report.material import Material
+from dflash_sweep.report.texts import Texts
+
+ROLE_MARKS: tuple[tuple[str, str, str], ...] = (
+    ("search", "o", style.BLUE),
+    ("confirm", "^", style.GREEN),
+    ("rerun", "v", style.PURPLE),
+    ("calibrate", "P", style.SKY),
+    ("canary", "s", style.PLAIN),
+    ("baseline", "D", style.PLAIN),
+)
+"""Role, marker, colour: the same in every figure that tells roles apart."""
+
+
+def role_group(rows: pd.DataFrame, role: str) -> pd.DataFrame:
+    """Good runs of one role; plain-decoding runs count as baseline whatever phase they ran in, canaries apart."""
+    good = rows[rows["rate"].notna()]
+    baseline = is_plain(good) & (good["role"] != "canary")
+    return good[baseline] if role == "baseline" else good[(good["role"] == role) & ~baseline]
+
+
+def _best_so_far(axes: Axes, rows: pd.DataFrame) -> None:
+    good = rows[rows["rate"].notna() & ~is_plain(rows)]
+    if len(good) > 1:
+        best = np.maximum.accumulate(good["rate"].astype(float))
+        axes.step(good["number"], best, where="post", color=style.ORANGE, linewidth=1.8, zorder=2)
+
+
+def _failures(axes: Axes, rows: pd.DataFrame) -> None:
+    axes.plot(rows["number"], [0.03] * len(rows), marker="x", color=style.VERMILION, linestyle="", markersize=6,
+              markeredgewidth=1.5, zorder=5, transform=axes.get_xaxis_transform())  # fmt: skip
+
+
+def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
+    """The figure; None if no trial has a rate."""
+    rows = material.own
+    failed = material.trials[material.trials["failure_kind"].notna()]
+    groups = [(role, shape, colour, role_group(rows, role)) for role, shape, colour in ROLE_MARKS]
+    groups = [group for group in groups if not group[3].empty]
+    if not groups:
+        return None
+    legend: style.Legend = [(style.marker(colour, shape), texts(f"role.{role}")) for role, shape, colour, _ in groups]
+    legend.append((style.line(style.ORANGE), texts("legend.best_so_far")))
+    if not failed.empty:
+        legend.append((style.marker(style.VERMILION, "x"), texts("legend.failed", count=len(failed))))
+    baseline = material.baseline
+    if baseline is not None:
+        legend.append((style.line(style.PLAIN, "--"), texts("legend.plain_mean")))
+    figure = style.sheet(stamp, texts("fig.history.title"), texts("fig.history.see"), body_in=3.4, legend=legend)
+    axes = figure.subplots()
+    for _, shape, colour, group in groups:
+        axes.plot(group["number"], group["rate"].astype(float), marker=shape, color=colour, linestyle="",
+                  markersize=5, markeredgecolor=style.PAPER, markeredgewidth=0.5, zorder=3)  # fmt: skip
+    _best_so_far(axes, rows)
+    if baseline is not None and baseline.tps is not None:
+        axes.axhline(baseline.tps, color=style.PLAIN, linestyle="--", linewidth=1.3, zorder=1)
+    axes.margins(y=0.10)
+    if not failed.empty:
+        _failures(axes, failed)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel(texts("axis.trial"))
+    axes.set_ylabel(texts("axis.tps"))
+    style.quiet_grid(axes)
+    return figure

@@ -1,0 +1,199 @@
+"""How every figure looks: sizes, colours, header, footer, and the stamp that says what kind of numbers it shows.
+
+Imports matplotlib and `records` only. A figure is 8 inches wide and readable at 800 pixels: no letter under 8 points,
+a legend in the header where it can never cover data, and no date or path inside, so that equal rows give equal files.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+import matplotlib as mpl
+from matplotlib import font_manager
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from dflash_sweep.records import Measurement
+
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+"""The palette of Okabe and Ito (2008), made to be told apart by colour-blind readers."""
+INK, MUTED, FAINT, PAPER = "#1A1A1A", "#5F6368", "#D5D8DC", "#FFFFFF"
+PLAIN = "#444444"
+"""Plain decoding, in every figure."""
+SERIES: tuple[str, ...] = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
+MARKERS: tuple[str, ...] = ("o", "s", "^", "D", "v", "P")
+
+Legend: TypeAlias = list[tuple[Artist, str]]
+"""Handles and labels in the order in which a figure's header shows them."""
+
+WIDTH_IN = 8.0
+PNG_DPI = 160
+_SIDE_IN = 0.12
+_FOOTER_IN = 0.34
+_LEGEND_ROW_IN = 0.24
+
+_STAMP_COLOURS = {
+    Measurement.MEASURED: ("#E6F4EA", "#0B5E2B"),
+    Measurement.EMULATED: ("#FFF1D6", "#7A4A00"),
+    Measurement.IMPORTED: ("#E7ECFA", "#1F3A93"),
+}
+
+_CJK_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC", "SimHei", "Noto Sans CJK JP", "Noto Sans CJK TC",
+    "Droid Sans Fallback",
+)  # fmt: skip
+_BASE_FONT = "DejaVu Sans"  # ships with matplotlib: the same letters on every machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """What is written on every figure: the kind of its numbers in words, and which study they come from."""
+
+    measurement: Measurement
+    word: str
+    source: str
+
+
+@cache
+def cjk_font() -> str | None:
+    """A font on this machine that holds Chinese characters; None if there is none (figures then stay English)."""
+    known = {entry.name for entry in font_manager.fontManager.ttflist}
+    return next((name for name in _CJK_FONTS if name in known), None)
+
+
+@cache
+def _covered() -> frozenset[int]:
+    fonts = [_BASE_FONT, *([name] if (name := cjk_font()) else [])]
+    return frozenset(
+        code for name in fonts for code in font_manager.get_font(font_manager.findfont(name)).get_charmap()
+    )
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Text of a user as a figure can draw it: one line, at most `limit` characters, no glyph the fonts lack."""
+    flat = " ".join(text.split())
+    flat = flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
+    return "".join(letter if ord(letter) in _covered() else "□" for letter in flat)
+
+
+@contextmanager
+def conventions() -> Iterator[None]:
+    """Settings in force while a figure is made and saved; the caller's own are put back afterwards."""
+    fonts = [_BASE_FONT, *([name] if (name := cjk_font()) else [])]
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(
+            {
+                "font.family": fonts, "font.size": 9.0, "text.parse_math": False, "text.color": INK,
+                "axes.labelsize": 9.0, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "axes.linewidth": 0.8,
+                "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9.5,
+                "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.axisbelow": True,
+                "axes.unicode_minus": True, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "xtick.color": MUTED,
+                "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": FAINT,
+                "grid.linewidth": 0.6, "legend.frameon": False, "legend.fontsize": 8.5, "figure.facecolor": PAPER,
+                "savefig.facecolor": PAPER, "hatch.linewidth": 0.6, "svg.hashsalt": "dflash-sweep",
+                "svg.fonttype": "path", "figure.dpi": 100.0,
+            }
+        )  # fmt: skip
+        yield
+
+
+def sheet(
+    stamp: Stamp,
+    title: str,
+    subtitle: str,
+    *,
+    body_in: float,
+    legend: Sequence[tuple[Artist, str]] = (),
+    legend_columns: int = 4,
+) -> Figure:
+    """An empty figure with header (title, what to see, legend, stamp) and footer; axes go in between by subplots().
+
+    `body_in` is the height of the part between header and footer in inches.
+    """
+    lines = textwrap.wrap(subtitle, 122) or [""]
+    rows = -(-len(legend) // legend_columns)
+    header = 0.42 + 0.17 * len(lines) + (0.08 + _LEGEND_ROW_IN * rows if rows else 0.0) + 0.06
+    height = header + body_in + _FOOTER_IN
+    figure = Figure(figsize=(WIDTH_IN, height))
+    FigureCanvasAgg(figure)
+    left = _SIDE_IN / WIDTH_IN
+    rect = (left, _FOOTER_IN / height, 1 - 2 * left, body_in / height)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=rect, w_pad=0.06, h_pad=0.06))
+
+    def write(x_in: float, y_in: float, text: str, **kwargs: Any) -> None:
+        figure.text(x_in / WIDTH_IN, 1 - y_in / height, text, va="top", **kwargs)
+
+    write(_SIDE_IN, 0.12, title, fontsize=13, fontweight="bold")
+    write(_SIDE_IN, 0.42, "\n".join(lines), fontsize=9, color=MUTED, linespacing=1.25)
+    if legend:
+        top = 1 - (0.42 + 0.17 * len(lines) + 0.06) / height
+        figure.legend(
+            [handle for handle, _ in legend],
+            [label for _, label in legend],
+            loc="upper left",
+            bbox_to_anchor=(left, top),
+            ncols=min(legend_columns, len(legend)),
+            borderaxespad=0.0,
+            borderpad=0.2,
+            handlelength=1.6,
+            columnspacing=1.5,
+        )
+    background, ink = _STAMP_COLOURS[stamp.measurement]
+    figure.text(
+        1 - left, 1 - 0.13 / height, stamp.word, ha="right", va="top", fontsize=9, fontweight="bold", color=ink,
+        bbox={"boxstyle": "round,pad=0.3", "facecolor": background, "edgecolor": ink, "linewidth": 0.8},
+    )  # fmt: skip
+    footer = printable(f"{stamp.word} · {stamp.source}", 150)
+    figure.text(left, 0.10 / height, footer, ha="left", va="bottom", fontsize=8, color=MUTED)
+    return figure
+
+
+def quiet_grid(axes: Axes, axis: str = "y") -> None:
+    """A faint grid behind the data, along one axis only."""
+    axes.grid(visible=True, axis="y" if axis == "y" else "x")
+    axes.tick_params(length=3)
+
+
+def over(axes: Axes, x: float, y: float, text: str, **kwargs: Any) -> None:
+    """Text inside the axes that stays readable where a line passes behind it; offsets in points by `xytext`."""
+    axes.annotate(
+        text, (x, y), textcoords="offset points", annotation_clip=False, zorder=5,
+        bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.9}, **kwargs,
+    )  # fmt: skip
+
+
+def line(colour: str, style: Literal["-", "--", ":"] = "-", width: float = 1.6) -> Line2D:
+    """A legend handle for a line."""
+    return Line2D([], [], color=colour, linestyle=style, linewidth=width)
+
+
+def marker(colour: str, shape: str = "o", *, hollow: bool = False, size: float = 6.5) -> Line2D:
+    """A legend handle for a marker without a line."""
+    face = PAPER if hollow else colour
+    return Line2D([], [], color=colour, marker=shape, markerfacecolor=face, linestyle="", markersize=size)
+
+
+def swatch(colour: str, hatch: str = "", edge: str = PAPER) -> Patch:
+    """A legend handle for a filled area."""
+    return Patch(facecolor=colour, edgecolor=edge, hatch=hatch)
+
+
+def rendered(figure: Figure, file_format: str) -> bytes:
+    """The figure as the bytes of a PNG or SVG file; the same figure gives the same bytes (no dates, fixed ids)."""
+    buffer = io.BytesIO()
+    metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}[file_format]
+    figure.savefig(buffer, format=file_format, dpi=PNG_DPI if file_format == "png" else 100, metadata=metadata)
+    return buffer.getvalue()
