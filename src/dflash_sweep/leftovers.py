@@ -52,7 +52,7 @@ def new_token() -> str:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None = there is no such process (a zombie counts as none)."""
+    """When the process started, in clock ticks since boot; None = no such process, or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

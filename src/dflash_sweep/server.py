@@ -1,4 +1,6 @@
-"""One server process: started in its own session, watched until ready, always ended. Imports `records`, `errors`, `leftovers`.
+"""One server process: started in its own session, watched until ready, always ended.
+
+Imports `records`, `errors`, `leftovers`, `exec_guard`.
 
 Knows nothing of any engine and sends no request itself: what "ready" means is handed in. The log goes to a file, never
 into a pipe (a full pipe blocks the server). `exec_guard` ties the server's life to ours even under SIGKILL.
@@ -90,6 +92,13 @@ class Server:
     def exit_code(self) -> int | None:
         """None while it runs; negative = ended by that signal."""
         return self._guard.poll()
+
+    def wait_exit(self, timeout_s: float) -> bool:
+        """True once it has ended, False if it has not within the time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(timeout_s)
+            return True
+        return False
 
     def processes(self) -> list[psutil.Process]:
         """The server and everything it has started, its guard left out."""

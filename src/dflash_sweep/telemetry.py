@@ -1,4 +1,4 @@
-"""Device readings beside a trial: NVML for GPUs, the server's own processes for everything else. Imports `records` only.
+"""Device readings beside a trial: NVML for GPUs, the server's own processes for the rest. Imports `records` only.
 
 A reading that a device does not offer is None, and is not asked for again; it never stops a trial. Energy comes from
 the card's own counter where it has one, else from the power readings; nothing here is estimated.
@@ -7,6 +7,7 @@ the card's own counter where it has one, else from the power readings; nothing h
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -38,7 +39,7 @@ _MIB = float(1 << 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading. `time_ns` is of the client's monotonic clock; `energy_mj` the card's counter since its driver started."""
+    """One reading. `time_ns` is of the client's monotonic clock; `energy_mj` is the card's running counter."""
 
     time_ns: int
     memory_mib: float | None = None
@@ -156,7 +157,9 @@ class Sampler:
                 _LOG.warning("telemetry: reading failed, no further samples", exc_info=True)
                 return
             if self._done.wait(self._interval_s):
-                return
+                break
+        with contextlib.suppress(Exception):  # one reading at the end, so that a short block has two
+            self.samples.append(self._reader.read())
 
     def __enter__(self) -> Sampler:
         self._thread.start()
@@ -179,7 +182,7 @@ def _energy_j(samples: Sequence[Sample]) -> float | None:
     points = [(sample.time_ns / 1e9, sample.power_w) for sample in samples if sample.power_w is not None]
     if len(points) < 2:
         return None
-    pairs = zip(points, points[1:], strict=False)
+    pairs = itertools.pairwise(points)
     return sum((later - earlier) * (p0 + p1) / 2.0 for (earlier, p0), (later, p1) in pairs)
 
 

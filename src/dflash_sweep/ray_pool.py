@@ -1,0 +1,225 @@
+"""Trials on Ray: one actor a device; the only Ray import. Imports `trial`, `pool`, `server`, `environment`, `engines`.
+
+Only TrialSpec goes in and TrialResult comes out. An actor that dies costs its own trial (worker_lost) and is replaced
+on the same device; no worker ever waits for another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dflash_sweep import engines, environment, pool, server, trial
+from dflash_sweep.errors import ConfigError, FailureKind, StudyFailed
+from dflash_sweep.records import Device, Failure, TrialResult, TrialSpec
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray would kill workers when the whole machine is short of memory; a server that fills it is a finding of ours.
+    "RAY_memory_monitor_refresh_ms": "0",
+    # Only silences Ray's question about workers without GPUs: the servers' variable is always set by us.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+for _name, _value in _QUIET.items():  # read by Ray when it is imported
+    os.environ.setdefault(_name, _value)
+
+import ray  # noqa: E402
+from ray.exceptions import RayError, RayTaskError  # noqa: E402
+
+OBJECT_STORE_BYTES = 80 * 1000 * 1000
+"""Specs and results are small; Ray's own default would take a third of the memory."""
+
+SOCKET_PATH_LIMIT = 107
+"""Bytes of an AF_UNIX path on Linux (sun_path holds 108 with its end)."""
+
+_LONGEST_SOCKET = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+
+_LOG = logging.getLogger(__name__)
+
+
+class Worker:
+    """Lives in a Ray process of its own and owns one device."""
+
+    def __init__(self, device: Device | None, run_trial: pool.RunTrial) -> None:
+        """`device` None: the GPU that Ray gave to this actor."""
+        self._run_trial = run_trial
+        self._reaped = server.reap()
+        self._device = device if device is not None else assigned_gpu([str(entry) for entry in ray.get_gpu_ids()])
+
+    def about(self) -> tuple[Device, int, tuple[str, ...]]:
+        """The device, this process's pid, and what was left behind by a predecessor."""
+        return self._device, os.getpid(), self._reaped
+
+    def run(self, spec: TrialSpec) -> TrialResult:
+        return self._run_trial(spec, self._device)
+
+
+def assigned_gpu(ids: list[str]) -> Device:
+    """The device for the ids that Ray assigned. A worker that owns no whole GPU must not measure: StudyFailed."""
+    found = environment.gpus(",".join(ids)) if ids else ()
+    if len(found) != 1:
+        raise StudyFailed(f"a measuring worker must own exactly one GPU; Ray gave this one {ids or 'none'}")
+    return found[0]
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One worker's place: its device stays, its actor may be replaced."""
+
+    device: Device
+    actor: Any
+    spec: TrialSpec | None = None
+    result: Any = None  # the ObjectRef of the running trial
+
+
+def check_temp_dir(folder: str) -> str:
+    """Ray puts sockets under its folder; a long one would make it fail in words nobody understands: ConfigError."""
+    longest = len(os.fsencode(folder)) + len(_LONGEST_SOCKET)
+    if longest > SOCKET_PATH_LIMIT:
+        allowed = SOCKET_PATH_LIMIT - len(_LONGEST_SOCKET)
+        raise ConfigError(f"Ray's folder {folder!r} is too long for its sockets; allowed: {allowed} bytes")
+    return folder
+
+
+def default_temp_dir() -> str:
+    """A short folder of this user, so that another user's Ray on the same machine is no hindrance."""
+    for parent in (tempfile.gettempdir(), "/tmp"):
+        folder = str(Path(parent) / f"dfs-ray-{os.getuid()}")
+        if len(os.fsencode(folder)) + len(_LONGEST_SOCKET) <= SOCKET_PATH_LIMIT:
+            return folder
+    return folder
+
+
+class RayPool:
+    """An actor for each device. `address` "local" starts a Ray of our own and never joins a running one."""
+
+    def __init__(
+        self,
+        devices: tuple[Device, ...],
+        *,
+        address: str = "local",
+        temp_dir: str | None = None,
+        run_trial: pool.RunTrial = trial.run_trial,
+    ) -> None:
+        """Raises ConfigError if the cluster at `address` cannot be joined or the folder's name is too long."""
+        if not devices:
+            raise ConfigError("cluster.workers: at least one device is needed")
+        self._gpus = devices[0].kind == "gpu"
+        self._local = address == "local"
+        self._closed = False
+        self._run_trial = run_trial
+        self._queue: deque[TrialSpec] = deque()
+        self._connect(address, len(devices), check_temp_dir(temp_dir or default_temp_dir()))
+        self._remote = ray.remote(num_gpus=1 if self._gpus else 0, num_cpus=0, max_restarts=0)(Worker)
+        self._seats = [_Seat(device, self._actor(device)) for device in devices]
+        if not self._local and self._gpus:
+            for seat in self._seats:
+                seat.device = ray.get(seat.actor.about.remote())[0]
+
+    def _connect(self, address: str, workers: int, temp_dir: str) -> None:
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+        try:
+            if self._local:
+                ray.init(
+                    address="local",
+                    num_cpus=workers,
+                    num_gpus=workers if self._gpus else 0,
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    _temp_dir=temp_dir,
+                    **quiet,
+                )
+            else:
+                ray.init(address=address, **quiet)
+        except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+            hint = "" if self._local else "; cluster.address=local starts one of its own"
+            raise ConfigError(f"cluster.address={address}: Ray cannot be used: {_first_line(error)}{hint}") from error
+
+    def _actor(self, device: Device) -> Any:
+        # Elsewhere the driver cannot know which card a worker gets: it says so itself.
+        return self._remote.remote(device if self._local or not self._gpus else None, self._run_trial)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(seat.device for seat in self._seats)
+
+    def worker_pids(self) -> tuple[int, ...]:
+        """Pids of the actors' processes, in the order of `devices`; waits until they are up."""
+        return tuple(about[1] for about in ray.get([seat.actor.about.remote() for seat in self._seats]))
+
+    def idle(self) -> int:
+        free = sum(1 for seat in self._seats if seat.spec is None)
+        return max(0, free - len(self._queue))
+
+    def submit(self, spec: TrialSpec) -> None:
+        self._queue.append(spec)
+        self._start_queued()
+
+    def _start_queued(self) -> None:
+        for seat in self._seats:
+            if seat.spec is None and self._queue:
+                seat.spec = self._queue.popleft()
+                seat.result = seat.actor.run.remote(seat.spec)
+
+    def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
+        running = [seat.result for seat in self._seats if seat.spec is not None]
+        if not running:
+            return ()
+        first, _ = ray.wait(running, num_returns=1, timeout=timeout_s)
+        if not first:
+            return ()
+        done, _ = ray.wait(running, num_returns=len(running), timeout=0)
+        finished = [seat for seat in self._seats if seat.spec is not None and seat.result in {*first, *done}]
+        results = tuple(self._collect(seat) for seat in finished)
+        self._start_queued()
+        return results
+
+    def _collect(self, seat: _Seat) -> TrialResult:
+        spec, seat.spec = seat.spec, None
+        assert spec is not None
+        try:
+            result: TrialResult = ray.get(seat.result)
+        except RayTaskError as error:  # run_trial never raises: a spec or result that cannot travel is our defect
+            failure = Failure(kind=FailureKind.PARSE_FAILED, message=_first_line(error), traceback=str(error))
+        except RayError as error:
+            _LOG.warning("worker on %s was lost: %s", seat.device.name, _first_line(error))
+            failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the worker died: {_first_line(error)}")
+            ray.kill(seat.actor)
+            seat.actor = self._actor(seat.device)
+        else:
+            return result
+        finally:
+            seat.result = None
+        measurement = engines.get(spec.engine.name).facts.measurement
+        return pool.failed_result(spec, seat.device, failure, measurement=measurement, worker=socket.gethostname())
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.clear()
+        for seat in self._seats:
+            ray.kill(seat.actor)
+        ray.shutdown()
+        server.reap()
+
+    def __enter__(self) -> RayPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
