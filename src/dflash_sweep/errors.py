@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class FailureKind(StrEnum):
-    """Why a trial has no result. The three policies are the properties below."""
+    """Why a trial has no result. What is done about it is in the properties below."""
 
     INVALID_CONFIG = "invalid_config"
     LAUNCH_FAILED = "launch_failed"
@@ -48,6 +48,11 @@ class FailureKind(StrEnum):
     def is_repeatable(self) -> bool:
         """Told to Optuna as PRUNED without a value: the sampler learns to stay away."""
         return not (self.is_transient or self.is_our_fault)
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Says more about the machine than about the setting: many in a row end a study."""
+        return self.is_transient or self in (FailureKind.LAUNCH_FAILED, FailureKind.CRASHED)
 
 
 _TRANSIENT = frozenset({FailureKind.HEALTH_TIMEOUT, FailureKind.REQUEST_FAILED, FailureKind.WORKER_LOST})

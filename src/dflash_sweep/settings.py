@@ -116,14 +116,6 @@ class BudgetConfig:
 
 
 @dataclass
-class RerunConfig:
-    """Measure a stored trial again instead of searching."""
-
-    trial: int | None = None  # number of the trial in the study; null = search
-    repeats: int = 3  # runs of the trial and of the baseline beside it
-
-
-@dataclass
 class Config:
     """The whole configuration. Groups: study engine trace sampler cluster storage report."""
 
@@ -146,7 +138,6 @@ class Config:
     report: ReportConfig = field(default_factory=ReportConfig)
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
-    rerun: RerunConfig = field(default_factory=RerunConfig)
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -174,7 +165,6 @@ MINIMA: dict[str, float] = {
     "protocol.confirm_top": 1,
     "protocol.confirm_blocks": 0,
     "protocol.retries": 0,
-    "rerun.repeats": 1,
 }
 """Smallest value of numeric keys."""
 
@@ -235,7 +225,7 @@ def _absolute(path: str | None, base: Path, key: str) -> str | None:
 
 
 def absolute_url(url: str, base: Path) -> str:
-    """A storage URL; a relative SQLite path counts from `base`, the launch directory (Hydra may change the current one)."""
+    """A storage URL; a relative SQLite path counts from `base`, the launch directory."""
     prefix = "sqlite:///"
     if url.startswith(prefix) and not url.startswith(prefix + "/") and ":memory:" not in url:
         return prefix + str((base / url[len(prefix) :]).resolve())

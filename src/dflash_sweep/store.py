@@ -18,7 +18,7 @@ from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import create_engine, delete, event, func, select, update
+from sqlalchemy import ColumnElement, create_engine, delete, event, func, select, update
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -228,8 +228,16 @@ class Store:
         with self._session() as session:
             query = select(TrialRow).where(TrialRow.study == study, TrialRow.state == "finished")
             rows = list(session.scalars(query.order_by(TrialRow.number)))
-            turns = _load_turns(session, study)
+            turns = _load_turns(session, TurnRow.trial_uid.in_(select(TrialRow.uid).where(TrialRow.study == study)))
             return tuple(_stored(row, turns.get(row.uid, [])) for row in rows)
+
+    def trial(self, uid: str) -> StoredTrial:
+        """One finished trial. Raises StorageError if there is none of this name."""
+        with self._session() as session:
+            row = session.get(TrialRow, uid)
+            if row is None or row.state != "finished":
+                raise StorageError(f"storage.url={self.url}: there is no finished trial {uid!r}")
+            return _stored(row, _load_turns(session, TurnRow.trial_uid == uid).get(uid, []))
 
     def spec_json(self, uid: str) -> dict[str, Any] | None:
         """A trial's spec as it was stored before the launch (its trace as header only); None if there is none."""
@@ -298,16 +306,15 @@ def _turn_rows(session: Session, result: TrialResult) -> list[StageRow]:
     return stages
 
 
-def _load_turns(session: Session, study: str) -> dict[str, list[dict[str, Any]]]:
+def _load_turns(session: Session, where: ColumnElement[bool]) -> dict[str, list[dict[str, Any]]]:
     """Turns by trial, as plain data in the shape of TurnRecord, stages put back in their place."""
-    in_study = select(TrialRow.uid).where(TrialRow.study == study)
     stages: dict[int, list[dict[str, Any]]] = {}
-    stage_query = select(StageRow).join(TurnRow, TurnRow.id == StageRow.turn_id).where(TurnRow.trial_uid.in_(in_study))
+    stage_query = select(StageRow).join(TurnRow, TurnRow.id == StageRow.turn_id).where(where)
     for stage in session.scalars(stage_query.order_by(StageRow.id)):
         entry = {"name": stage.name, "total_ms": stage.total_ms, "source": stage.source}
         stages.setdefault(stage.turn_id, []).append(entry)
     turns: dict[str, list[dict[str, Any]]] = {}
-    for row in session.scalars(select(TurnRow).where(TurnRow.trial_uid.in_(in_study)).order_by(TurnRow.id)):
+    for row in session.scalars(select(TurnRow).where(where).order_by(TurnRow.id)):
         turn = {name: getattr(row, name) for name in _TURN_COLUMNS}
         turn["counters"] = {**row.counters, "stages": stages.get(row.id, [])}
         turns.setdefault(row.trial_uid, []).append(turn)

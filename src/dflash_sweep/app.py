@@ -1,0 +1,139 @@
+"""`python sweep.py …` and `dflash-sweep run …`: Hydra's command line, checked before anything starts.
+
+Hydra itself exits with 1 and a page of text for a wrong override. So the configuration is composed here first, and an
+error becomes one line and exit code 2; everything else (--cfg, --help, --multirun, completion) is Hydra's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import hydra
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from dflash_sweep.errors import ConfigError, DflashSweepError
+
+EXIT_OK, EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED = 0, 2, 3, 130
+
+Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
+"""Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
+
+_LOG = logging.getLogger(__name__)
+_PACKAGE = Path(__file__).parent
+_IN_CHECKOUT = _PACKAGE.parents[1] / "conf"
+
+
+def config_dir() -> Path:
+    """The configuration folder: the checkout's own, or the one that travels inside the installed package."""
+    return _IN_CHECKOUT if (_IN_CHECKOUT / "config.yaml").is_file() else _PACKAGE / "conf"
+
+
+def choices(group: str) -> tuple[str, ...]:
+    """The names of one configuration group."""
+    return tuple(sorted(path.stem for path in (config_dir() / group).glob("*.yaml")))
+
+
+def _is_override(word: str) -> bool:
+    return not word.startswith("-") and "=" in word
+
+
+def quote_space(word: str) -> str:
+    """`space.budget=choice(16,22)` → `space.budget='choice(16,22)'`: an axis is data, not a Hydra sweep.
+
+    Words that are quoted already, or belong to something else, come back as they are. In quotes Hydra takes everything
+    literally but quotes and a backslash before one.
+    """
+    name, equals, value = word.partition("=")
+    if not equals or not name.lstrip("+").startswith("space.") or value[:1] in ("'", '"', ""):
+        return word
+    return f"{name}='{value.replace(chr(39), chr(92) + chr(39))}'"
+
+
+def normalise(words: Sequence[str]) -> list[str]:
+    """The command line as Hydra wants it: `study=x` works as well as `+study=x`, axes are quoted."""
+    return [quote_space("+" + word if word.startswith("study=") else word) for word in words]
+
+
+def compose_overrides(overrides: Sequence[str]) -> DictConfig:
+    """The composed configuration of dotted overrides. Raises ConfigError with Hydra's reason in one line."""
+    try:
+        OverridesParser.create().parse_overrides(list(overrides))
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(config_dir=str(config_dir()), version_base="1.3"):
+            return compose("config", overrides=list(overrides), return_hydra_config=False)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_reason(error, overrides)) from error
+
+
+def _reason(error: Exception, overrides: Sequence[str]) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    for group in ("study", "engine", "trace", "sampler", "cluster", "storage", "report"):
+        if f"'{group}/" in text and "Could not find" in text:
+            wanted = text.split("'")[1].partition("/")[2]
+            return f"{group}={wanted}: there is no such {group}; allowed: {', '.join(choices(group))}"
+    odd = [word for word in overrides if any(sign in word.partition("=")[2] for sign in "=#(~% ,")]
+    if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
+        hint = (
+            f"; a value with special signs needs quotes twice, e.g. 'key=\"{odd[0].partition('=')[2]}\"'" if odd else ""
+        )
+        return f"{text}{hint}"
+    if "Key '" in text and "is not in struct" in text:
+        key = text.split("'")[1]
+        return f"{key}: there is no such key; see all with `--cfg job`"
+    return text
+
+
+def fail(error: DflashSweepError, verbose: bool) -> int:
+    """Print an error as one line (with a traceback if asked) and give its exit code."""
+    if verbose:
+        _LOG.exception("details", exc_info=error)
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
+    return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAILED
+
+
+def _needs_check(words: Sequence[str]) -> bool:
+    """True for a plain run; False where Hydra only prints something or runs many jobs."""
+    return all(_is_override(word) or word.startswith("~") for word in words)
+
+
+def _study_chosen(cfg: DictConfig) -> None:
+    if "study_name" not in cfg or cfg.get("study_name") in (None, "???"):
+        raise ConfigError(f"no study is chosen: add +study=NAME; there are: {', '.join(choices('study'))}")
+
+
+def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
+    """Run Hydra on a command line; returns the exit code."""
+    words = normalise(sys.argv[1:] if argv is None else argv)
+    verbose = any(word.removeprefix("+") == "verbose=true" for word in words)
+    codes: list[int] = []
+
+    @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
+    def run(cfg: DictConfig) -> None:
+        from hydra.core.hydra_config import HydraConfig
+
+        from dflash_sweep.run import run_study
+
+        runtime = HydraConfig.get().runtime
+        codes.append((job or run_study)(cfg, Path(runtime.cwd), Path(runtime.output_dir)))
+
+    try:
+        if _needs_check(words):
+            _study_chosen(compose_overrides(words))
+            GlobalHydra.instance().clear()
+        sys.argv = [sys.argv[0], *words]
+        run()
+    except DflashSweepError as error:
+        return fail(error, verbose)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return max(codes, default=EXIT_OK)

@@ -1,0 +1,224 @@
+"""What is to be run: one job is one trial in the making. Phases turn what is stored into the next jobs.
+
+Pure but for the study that the search phase asks. A phase is asked `next()` whenever a worker is idle and is told each
+finished trial by `took()`; it never waits for a batch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from dflash_sweep.errors import FailureKind
+from dflash_sweep.objective import score
+from dflash_sweep.records import Knobs, KnobValue, Role, StoredTrial
+from dflash_sweep.study import Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run to make. `knobs` are complete: axes and fixed ones. `repeat` and `attempt` as in TrialSpec."""
+
+    role: Role
+    candidate: int | None
+    knobs: Knobs = field(default_factory=dict)
+    speculative: bool = True
+    repeat: int = 0
+    attempt: int = 0
+
+    def uid(self, study: str) -> str:
+        """The trial's unique name: the same job of the same study has the same one, also after a restart."""
+        candidate = "plain" if not self.speculative else "default" if self.candidate is None else str(self.candidate)
+        return f"{study}/{self.role}/{candidate}/{self.repeat}/{self.attempt}"
+
+    def again(self) -> Job:
+        """The next attempt of the same run."""
+        return replace(self, attempt=self.attempt + 1)
+
+
+class Phase(Protocol):
+    """A part of the protocol. `name` is shown to people; `total` is the number of jobs it foresees."""
+
+    name: str
+    total: int
+
+    def next(self) -> Job | None:
+        """The next job, or None: nothing to start now (or ever again, once nothing is running)."""
+        ...
+
+    def took(self, job: Job, trial: StoredTrial) -> None:
+        """A job has ended for good (its retries included)."""
+        ...
+
+
+class ListPhase:
+    """Jobs known beforehand, in order: baseline and calibration."""
+
+    def __init__(self, name: str, jobs: Iterable[Job]) -> None:
+        self.name = name
+        self._jobs = list(jobs)
+        self.total = len(self._jobs)
+
+    def next(self) -> Job | None:
+        return self._jobs.pop(0) if self._jobs else None
+
+    def took(self, job: Job, trial: StoredTrial) -> None:
+        """Nothing depends on the result."""
+
+
+def unfinished(jobs: Iterable[Job], study: str, stored: Sequence[StoredTrial], retries: int) -> list[Job]:
+    """The jobs that have no final result yet, each with the attempt that is due."""
+    attempts: dict[str, list[StoredTrial]] = {}
+    for trial in stored:
+        attempts.setdefault(trial.uid.rpartition("/")[0], []).append(trial)
+    due = []
+    for job in jobs:
+        done = attempts.get(job.uid(study).rpartition("/")[0], [])
+        if not any(is_final(trial, retries) for trial in done):
+            due.append(replace(job, attempt=len(done)))
+    return due
+
+
+def is_final(trial: StoredTrial, retries: int) -> bool:
+    """True unless this was a transient failure with attempts left."""
+    failure = trial.result.failure
+    return failure is None or not failure.kind.is_transient or trial.attempt >= retries
+
+
+def repeats(role: Role, count: int, *, speculative: bool, knobs: Knobs) -> list[Job]:
+    """The same setting `count` times."""
+    return [
+        Job(role=role, candidate=None, knobs=knobs, speculative=speculative, repeat=index) for index in range(count)
+    ]
+
+
+def confirm_blocks(candidates: Mapping[int, Knobs], plain_knobs: Knobs, blocks: int, seed: int) -> list[list[Job]]:
+    """Blocks in which every finalist and plain decoding run once, each block in an order of its own."""
+    rng = random.Random(seed)
+    plan = []
+    for block in range(blocks):
+        row = [
+            Job(role=Role.CONFIRM, candidate=number, knobs=knobs, repeat=block) for number, knobs in candidates.items()
+        ]
+        row.append(Job(role=Role.CONFIRM, candidate=None, knobs=plain_knobs, speculative=False, repeat=block))
+        rng.shuffle(row)
+        plan.append(row)
+    return plan
+
+
+class ConfirmPhase:
+    """Interleaved blocks, one after another, until `decided` says that a further block would not be used."""
+
+    name = "confirm"
+
+    def __init__(self, blocks: Iterable[Sequence[Job]], decided: Callable[[], bool]) -> None:
+        self._blocks = [list(block) for block in blocks if block]
+        self._decided = decided
+        self._running = 0
+        self.total = sum(map(len, self._blocks))
+
+    def next(self) -> Job | None:
+        if not self._blocks:
+            return None
+        self._running += 1
+        return self._blocks[0].pop(0) if self._blocks[0] else self._open_next_block()
+
+    def _open_next_block(self) -> Job | None:
+        self._running -= 1
+        if self._running:  # the block's last runs are still going: what comes next may not be needed
+            return None
+        self._blocks.pop(0)
+        if self._blocks and self._decided():
+            self._blocks.clear()
+        return self.next()
+
+    def took(self, job: Job, trial: StoredTrial) -> None:
+        self._running -= 1
+
+
+class SearchPhase:
+    """Asks the study for candidates until `n_trials` have a final result, with plain decoding in between.
+
+    On resume it first takes up what a dead driver left: results stored but not told are told, candidates asked but not
+    finished are run again under their own number.
+    """
+
+    name = "search"
+
+    def __init__(
+        self,
+        study: Study,
+        *,
+        study_name: str,
+        objective: str,
+        n_trials: int,
+        fixed: Knobs,
+        plain_knobs: Knobs,
+        canary_every: int,
+        retries: int,
+        stored: Sequence[StoredTrial],
+        is_gone: Callable[[str], bool],
+        expired: Callable[[], bool],
+    ) -> None:
+        self._study, self._objective, self._fixed, self._retries = study, objective, fixed, retries
+        self._plain_knobs, self._canary_every, self._expired = plain_knobs, canary_every, expired
+        searched = [trial for trial in stored if trial.role is Role.SEARCH]
+        final = {trial.candidate: trial for trial in searched if is_final(trial, retries)}
+        self._known = {study.key(self._axes(trial.knobs)): _value(trial, objective) for trial in final.values()}
+        self._canaries = sum(trial.role is Role.CANARY for trial in stored)
+        self._asked = len(final)
+        self._leftover: list[Job] = []
+        for number, point, owner in study.running():
+            if number in final:
+                self._tell(number, final[number])
+            elif is_gone(owner):
+                job = Job(role=Role.SEARCH, candidate=number, knobs={**fixed, **point})
+                self._leftover += unfinished([job], study_name, stored, retries)
+                self._known[study.key(point)] = None
+                self._asked += 1
+        self._n_trials = n_trials
+        self.total = max(0, n_trials - len(final))
+        self.exhausted = False
+
+    def _axes(self, knobs: Knobs) -> Knobs:
+        return {axis.name: knobs.get(axis.name) for axis in self._study.space.axes}
+
+    def next(self) -> Job | None:
+        if self._leftover:
+            return self._leftover.pop(0)
+        if self._canary_every and self._asked >= self._canary_every * (self._canaries + 1) < self._n_trials:
+            self._canaries += 1
+            return Job(
+                role=Role.CANARY, candidate=None, knobs=self._plain_knobs, speculative=False, repeat=self._canaries - 1
+            )
+        if self._asked >= self._n_trials or self.exhausted or self._expired():
+            return None
+        asked = self._study.ask(self._known)
+        if asked is None:
+            self.exhausted = True
+            return None
+        number, point = asked
+        self._asked += 1
+        self._known[self._study.key(point)] = None
+        return Job(role=Role.SEARCH, candidate=number, knobs={**self._fixed, **point})
+
+    def took(self, job: Job, trial: StoredTrial) -> None:
+        if job.candidate is None:
+            return
+        self._known[self._study.key(self._axes(job.knobs))] = _value(trial, self._objective)
+        self._tell(job.candidate, trial)
+
+    def _tell(self, number: int, trial: StoredTrial) -> None:
+        value = _value(trial, self._objective)
+        attributes: dict[str, KnobValue] = {"trial": trial.number, "measurement": str(trial.result.measurement)}
+        if value is not None:
+            self._study.tell(number, value, attributes)
+        else:
+            failure = trial.result.failure
+            self._study.tell_failure(number, failure.kind if failure else FailureKind.NO_MEASUREMENT, attributes)
+
+
+def _value(trial: StoredTrial, objective: str) -> float | None:
+    return None if trial.result.failure else score(trial.result.turns, objective)

@@ -1,0 +1,152 @@
+"""One run of the program: configuration in, study driven, findings written, exit code out.
+
+The composition root: the only place where settings, store, pool, driver, report and terminal meet.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from dflash_sweep import engines, environment, metrics, pool, report, server, settings, terminal
+from dflash_sweep.analysis.verdicts import judge
+from dflash_sweep.app import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from dflash_sweep.driver import Context, Driver
+from dflash_sweep.errors import StudyFailed
+from dflash_sweep.frames import trial_frame, turn_frame
+from dflash_sweep.preflight import Preflight, examine
+from dflash_sweep.records import StudyInfo
+from dflash_sweep.seeds import derive
+from dflash_sweep.settings import Settings
+from dflash_sweep.store import Store
+
+_LOG = logging.getLogger(__name__)
+
+
+def family(names: Sequence[str], name: str) -> list[str]:
+    """The stored studies `name`, `name-2`, `name-3` …, oldest first."""
+    pattern = re.compile(re.escape(name) + r"(?:-(\d+))?")
+    found = [(int(match.group(1) or 1), candidate) for candidate in names if (match := pattern.fullmatch(candidate))]
+    return [candidate for _, candidate in sorted(found)]
+
+
+def study_name(names: Sequence[str], wanted: str, *, resume: bool) -> tuple[str, str | None]:
+    """The name a run uses, and a sentence about it if it is not simply the wanted one.
+
+    A finished or interrupted study is never overwritten: without `resume` a new one gets the next free number, with it
+    the newest of the family goes on.
+    """
+    existing = family(names, wanted)
+    if resume:
+        if not existing:
+            return wanted, f"There is no stored study {wanted!r} yet: it is started."
+        return existing[-1], None if existing[-1] == wanted else f"Going on with {existing[-1]!r}."
+    if not existing:
+        return wanted, None
+    last = re.fullmatch(re.escape(wanted) + r"-(\d+)", existing[-1])
+    name = f"{wanted}-{int(last.group(1)) + 1 if last else 2}"
+    return name, f"A study {existing[-1]!r} is stored already: this one is {name!r} (resume=true goes on with the old)."
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a study like Ctrl-C: servers stopped, results kept."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
+    """Engine and preflight of a run. Raises ConfigError."""
+    engine = engines.get(chosen.engine.name)
+    preflight = examine(
+        engine,
+        chosen.engine,
+        trace_path=chosen.trace_path,
+        max_turns=chosen.config.trace.max_turns,
+        space=chosen.space,
+        fixed=chosen.fixed,
+        devices=lambda: pool.devices_for(
+            engine.facts, chosen.config.cluster.workers, chosen.engine, os.environ.get("CUDA_VISIBLE_DEVICES")
+        ),
+    )
+    return engine, preflight
+
+
+def write_findings(store: Store, info: StudyInfo, chosen: Settings) -> Path:
+    """The findings of a study as it is stored now; returns the path of findings.md."""
+    folder = chosen.report_dir / info.name
+    section = chosen.config.report
+    return report.write(info, store.trials(info.name), folder, lang=section.lang, formats=tuple(section.formats))
+
+
+def _drive(context: Context) -> tuple[StudyInfo, int]:
+    """Run the driver; returns the study as stored and the exit code."""
+    out = terminal.console()
+    unit = metrics.METRIC[context.settings.config.objective].unit
+    with terminal.view(context.settings.config.progress, unit, out) as watcher, _terminate_as_interrupt():
+        try:
+            return Driver(replace(context, watcher=watcher)).run(), EXIT_OK
+        except KeyboardInterrupt:
+            watcher.note("Interrupted: everything measured so far is kept; the same command with resume=true goes on.")
+            code = EXIT_INTERRUPTED
+        except StudyFailed as error:
+            watcher.note(f"error: {error}")
+            code = EXIT_FAILED
+    info = context.store.study(context.settings.study_name)
+    assert info is not None, "the driver stores the study before anything else"
+    return info, code
+
+
+def run_study(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
+    """One study from its configuration to its findings. Raises ConfigError; returns the exit code."""
+    sampling_seed = derive(int(cfg.seed), "sampling")
+    chosen = settings.build(cfg, launch_dir=launch_dir, run_dir=run_dir, sampling_seed=sampling_seed)
+    engine, preflight = prepare(chosen)
+    out = terminal.console()
+    with Store(chosen.storage_url) as store:
+        name, sentence = study_name(store.study_names(), chosen.study_name, resume=chosen.config.resume)
+        chosen = replace(chosen, study_name=name)
+        hours = chosen.config.budget.hours
+        budget = "" if hours is None else f", at most {hours:g} h"
+        out.print(
+            terminal.preflight_table(
+                name, preflight, engine.facts.measurement, n_trials=chosen.config.n_trials, budget=budget
+            )
+        )
+        for stray in server.stray_variables():
+            out.print(f"note: {stray} is set here; it is not passed to the servers", markup=False)
+        if sentence:
+            out.print(sentence, markup=False)
+        provenance = environment.provenance(launch_dir, preflight.devices)
+        with pool.make(chosen.config.cluster.kind, preflight.devices, address=chosen.config.cluster.address) as workers:
+            context = Context(
+                settings=chosen,
+                preflight=preflight,
+                engine=engine,
+                store=store,
+                pool=workers,
+                watcher=terminal.Quiet(out, ""),
+                provenance=provenance,
+            )
+            info, code = _drive(context)
+        path = write_findings(store, info, chosen)
+        trials = store.trials(name)
+        verdicts = judge(trial_frame(trials), turn_frame(trials), info)
+        out.print(terminal.summary(verdicts, report.winner_command(info, trials)))
+    print(path)  # noqa: T201 - the one line of standard output
+    return code

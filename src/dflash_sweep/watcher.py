@@ -1,0 +1,50 @@
+"""What the driver says while it works. Imports `records` only; the terminal and the tests implement it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dflash_sweep.records import StoredTrial, TrialSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best candidate so far. `low` and `high` None = one run, no interval."""
+
+    candidate: int
+    value: float
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    plain: float | None = None
+
+
+class Watcher(Protocol):
+    """Told of every event, in order, from the driver's own thread."""
+
+    def phase(self, name: str, total: int) -> None:
+        """A phase begins; `total` jobs are foreseen."""
+        ...
+
+    def started(self, spec: TrialSpec) -> None: ...
+
+    def finished(self, trial: StoredTrial, value: float | None, best: Best | None) -> None:
+        """A trial has ended: `value` is its objective, None if it failed."""
+        ...
+
+    def note(self, text: str) -> None:
+        """One sentence people should read."""
+        ...
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def phase(self, name: str, total: int) -> None: ...
+
+    def started(self, spec: TrialSpec) -> None: ...
+
+    def finished(self, trial: StoredTrial, value: float | None, best: Best | None) -> None: ...
+
+    def note(self, text: str) -> None: ...
