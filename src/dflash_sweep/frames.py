@@ -1,4 +1,4 @@
-"""Stored trials as tidy tables: one row a trial, one row a turn. Imports `records` and `metrics` only.
+"""Stored trials as tidy tables: one row a trial, one row a turn. Imports `records`, `metrics` and `objective` only.
 
 These two tables are the only input of everything in `analysis/` and `report/`.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from dflash_sweep import metrics
+from dflash_sweep import metrics, objective
 from dflash_sweep.records import StoredTrial, TurnRecord
 
 KNOB_PREFIX = "knob."
@@ -31,7 +31,7 @@ TRIAL_COLUMNS: tuple[str, ...] = (
     "comparability_key", "label", "status_claimed", "failure_kind", "failure_message", "started_utc", "load_s",
     "wall_s", "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "prompt_tokens", "cached_tokens", "prompt_ms",
-    "decode_tps", "acceptance_length", "draft_acceptance_rate", "prefill_tps",
+    "decode_tps", "api_tps", "wall_tps", "ttft_ms", "acceptance_length", "draft_acceptance_rate", "prefill_tps",
     "peak_memory_mib", "energy_j", "throttled",
     *metrics.STAGE_NAMES,
 )  # fmt: skip
@@ -98,6 +98,7 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         **sums,
         "acceptance_kind": kinds.pop() if len(kinds) == 1 else "unknown",
         "decode_tps": metrics.ratio(sums["decode_tokens"], sums["decode_ms"], 1000.0),
+        **{name: objective.score(turns, name) for name in ("api_tps", "wall_tps", "ttft_ms")},
         "acceptance_length": metrics.ratio(sums["decode_tokens"], sums["verify_steps"]),
         "draft_acceptance_rate": metrics.ratio(sums["accepted_draft_tokens"], sums["draft_tokens"]),
         "prefill_tps": metrics.ratio(processed, sums["prompt_ms"], 1000.0),
