@@ -123,6 +123,10 @@ class Client:
     def cancelled(self) -> bool:
         return self._cancelled.is_set()
 
+    def wait_cancelled(self, timeout_s: float) -> bool:
+        """Sleep for this time; True, at once, if the client is cancelled."""
+        return self._cancelled.wait(timeout_s)
+
     def _trace(self, event: str, info: dict[str, Any]) -> None:
         """Keeps the sockets where `cancel` finds them, for a turn may wait long for the first byte of its answer."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):

@@ -86,10 +86,11 @@ def play(
     """Play warm-up and trace; returns the turns in the order they were sent, failed ones included.
 
     `request_fields` gives the engine's extra request fields for a bucket; `log_size` the server's log size in bytes.
-    `on_turn` is called after every measured turn, one call at a time; False stops the replay and breaks off other
-    turns in flight (they are not returned). `metrics_path` is read around every turn if one conversation runs at a
-    time. No turn starts after `deadline_ns` (time.monotonic_ns), and none outlasts it. Conversations are played in
-    the order they begin; with concurrency N up to N at once, each in its own order.
+    `on_turn` is called after every measured turn, one call at a time; False stops the replay and cancels the client:
+    other turns in flight are broken off and not returned. A client cancelled by others stops the replay as well.
+    `metrics_path` is read around every turn if one conversation runs at a time. No turn starts after `deadline_ns`
+    (time.monotonic_ns), and none outlasts it. Conversations are played in the order they begin; with concurrency N up
+    to N at once, each in its own order.
 
     Raises ConfigError for a policy that cannot be followed. What server and network do is in the exchanges. An
     interrupt passes through at once.
@@ -210,7 +211,8 @@ class _Player:
 
     def _keep(self, played: PlayedTurn) -> bool:
         with self._lock:
-            if self.stopped.is_set() and played.exchange.error_type == "cancelled":
+            if played.exchange.error_type == "cancelled":
+                self.stopped.set()  # by us or by whoever shares the client: not an answer of the server
                 return False
             self.played.append(played)
             if played.warmup or self._on_turn is None or self.stopped.is_set():
@@ -237,7 +239,7 @@ class _Player:
             return
         longest_s = COMPRESSED_PAUSE_S if self._policy.pauses == "compress" else pause_ms / 1e3
         remaining_s = longest_s if self._deadline_ns is None else (self._deadline_ns - time.monotonic_ns()) / 1e9
-        self.stopped.wait(max(0.0, min(pause_ms / 1e3, longest_s, remaining_s)))
+        self._client.wait_cancelled(max(0.0, min(pause_ms / 1e3, longest_s, remaining_s)))
 
     def _metrics_page(self) -> str | None:
         if self._metrics_path is None:
@@ -252,7 +254,7 @@ class _Player:
             return  # other turns write on; the slices overlap anyway
         size = self._log_size()
         for _ in range(LOG_QUIET_TRIES):
-            if self.stopped.wait(LOG_QUIET_S):
+            if self._client.wait_cancelled(LOG_QUIET_S):
                 return
             size, before = self._log_size(), size
             if size == before:
