@@ -1,4 +1,7 @@
-"""What every verdict is judged from: the study's rows, prepared once. Imports `rows`, `noise`, `intervals`, `records`."""
+"""What every verdict is judged from: the rows of a study, prepared once.
+
+Imports `rows`, `noise`, `intervals` and `records` only.
+"""
 
 from __future__ import annotations
 
