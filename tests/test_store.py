@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from fakes.builders import make_result, make_spec, make_stored, make_turn
 
 from dflash_sweep.errors import FailureKind, StorageError
 from dflash_sweep.records import AxisInfo, Failure, Measurement, StudyInfo
 from dflash_sweep.store import Store, comparability_key
+from fakes.builders import make_result, make_spec, make_stored, make_turn
 
 INFO = StudyInfo(
     name="s",

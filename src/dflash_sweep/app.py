@@ -6,7 +6,9 @@ error becomes one line and exit code 2; everything else (--cfg, --help, --multir
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,12 +22,16 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from dflash_sweep import settings
 from dflash_sweep.errors import ConfigError, DflashSweepError
 
 EXIT_OK, EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED = 0, 2, 3, 130
 
 Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 """Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
+
+_OPEN_SECTIONS = ("space.", "fixed.", "engine.options.", "engine.env.", "sampler.options.")
+"""Sections whose keys are the user's own."""
 
 _LOG = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).parent
@@ -46,21 +52,24 @@ def _is_override(word: str) -> bool:
     return not word.startswith("-") and "=" in word
 
 
-def quote_space(word: str) -> str:
-    """`space.budget=choice(16,22)` → `space.budget='choice(16,22)'`: an axis is data, not a Hydra sweep.
+def _open_section(word: str) -> str:
+    """`space.budget=choice(16,22)` → `++space.budget='choice(16,22)'`: an axis is data, not a Hydra sweep.
 
-    Words that are quoted already, or belong to something else, come back as they are. In quotes Hydra takes everything
-    literally but quotes and a backslash before one.
+    Keys of the open sections can be set whether the study names them or not. A value of `space` that is quoted already
+    comes back as it is; within quotes Hydra takes everything literally but quotes and a backslash before one.
     """
     name, equals, value = word.partition("=")
-    if not equals or not name.lstrip("+").startswith("space.") or value[:1] in ("'", '"', ""):
+    bare = name.lstrip("+")
+    if not equals or not bare.startswith(_OPEN_SECTIONS):
         return word
-    return f"{name}='{value.replace(chr(39), chr(92) + chr(39))}'"
+    if bare.startswith("space.") and value[:1] not in ("'", '"', ""):
+        value = "'" + value.replace("'", "\\'") + "'"
+    return f"++{bare}={value}"
 
 
 def normalise(words: Sequence[str]) -> list[str]:
     """The command line as Hydra wants it: `study=x` works as well as `+study=x`, axes are quoted."""
-    return [quote_space("+" + word if word.startswith("study=") else word) for word in words]
+    return [_open_section("+" + word if word.startswith("study=") else word) for word in words]
 
 
 def compose_overrides(overrides: Sequence[str]) -> DictConfig:
@@ -77,20 +86,22 @@ def compose_overrides(overrides: Sequence[str]) -> DictConfig:
 def _reason(error: Exception, overrides: Sequence[str]) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
-    for group in ("study", "engine", "trace", "sampler", "cluster", "storage", "report"):
-        if f"'{group}/" in text and "Could not find" in text:
-            wanted = text.split("'")[1].partition("/")[2]
-            return f"{group}={wanted}: there is no such {group}; allowed: {', '.join(choices(group))}"
-    odd = [word for word in overrides if any(sign in word.partition("=")[2] for sign in "=#(~% ,")]
+    if missing := re.search(r"Could not find '(\w+)/([^']*)'", text):
+        group, wanted = missing.groups()
+        return f"{group}={wanted}: there is no such {group}; allowed: {', '.join(choices(group))}"
+    if unknown := re.search(r"(?:Could not override|Could not append to config|Key) '([^']+)'", text):
+        return _unknown_key(unknown.group(1))
     if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
-        hint = (
-            f"; a value with special signs needs quotes twice, e.g. 'key=\"{odd[0].partition('=')[2]}\"'" if odd else ""
-        )
-        return f"{text}{hint}"
-    if "Key '" in text and "is not in struct" in text:
-        key = text.split("'")[1]
-        return f"{key}: there is no such key; see all with `--cfg job`"
+        odd = [word for word in overrides if any(sign in word.partition("=")[2] for sign in "=#(~% ,")]
+        quoted = f"'{odd[0].partition('=')[0]}=\"{odd[0].partition('=')[2]}\"'" if odd else ""
+        return text + (f"; a value with special signs needs quotes twice: {quoted}" if odd else "")
     return text
+
+
+def _unknown_key(key: str) -> str:
+    close = difflib.get_close_matches(key, settings.keys(), n=3)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"{key}: there is no such key{hint} (all keys: --cfg job)"
 
 
 def fail(error: DflashSweepError, verbose: bool) -> int:
@@ -124,11 +135,18 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
         from dflash_sweep.run import run_study
 
         runtime = HydraConfig.get().runtime
-        codes.append((job or run_study)(cfg, Path(runtime.cwd), Path(runtime.output_dir)))
+        try:
+            codes.append((job or run_study)(cfg, Path(runtime.cwd), Path(runtime.output_dir)))
+        except DflashSweepError as error:  # Hydra would print a page and exit with 1
+            codes.append(fail(error, verbose))
+        except KeyboardInterrupt:
+            codes.append(EXIT_INTERRUPTED)
 
     try:
         if _needs_check(words):
-            _study_chosen(compose_overrides(words))
+            cfg = compose_overrides(words)
+            _study_chosen(cfg)
+            settings.merge(cfg)
             GlobalHydra.instance().clear()
         sys.argv = [sys.argv[0], *words]
         run()

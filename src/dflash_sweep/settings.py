@@ -7,7 +7,7 @@ frozen `Settings`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,14 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
 
 
+_SECTIONS: dict[str, Any] = {
+    section.__name__: section
+    for section in (
+        EngineConfig, TraceConfig, ReplayConfig, SamplerConfig, ClusterConfig, StorageConfig, ReportConfig,
+        ProtocolConfig, BudgetConfig,
+    )
+}  # fmt: skip
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "replay.mode": ("teacher_forced", "free_running"),
     "replay.pauses": ("drop", "compress", "keep"),
@@ -185,6 +193,18 @@ class Settings:
     run_dir: Path
     config: Config
     resolved: dict[str, Any]
+
+
+def keys(node: Any = None, prefix: str = "") -> list[str]:
+    """Every dotted key of the schema, sections included."""
+    names: list[str] = []
+    for entry in fields(Config if node is None else node):
+        name = prefix + entry.name
+        names.append(name)
+        section = _SECTIONS.get(str(entry.type))
+        if section is not None:
+            names += keys(section, name + ".")
+    return names
 
 
 def _one_line(error: Exception) -> str:

@@ -1,0 +1,180 @@
+"""Asking never repeats an effective point; telling never teaches a number nobody measured; conflicts are named."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+
+from dflash_sweep.errors import ConfigError, FailureKind, StorageError
+from dflash_sweep.records import Knobs
+from dflash_sweep.space import SearchSpace, parse_space
+from dflash_sweep.study import SamplerChoice, Study
+
+SPACE = parse_space({"budget": "choice(8, 16, 22)", "top_k": "choice(1, 4)"})
+Known = dict[tuple[tuple[str, str], ...], float | None]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'studies.db'}"
+
+
+def open_study(
+    url: str, space: SearchSpace = SPACE, *, direction: str = "maximize", seed: int = 7, sampler: str = "tpe",
+    effective: Callable[[Knobs], Knobs] = dict,
+) -> Study:  # fmt: skip
+    choice = SamplerChoice(name=sampler, n_startup_trials=4)
+    return Study(url, "s", space, direction=direction, sampler=choice, seed=seed, effective=effective, owner="me")
+
+
+def stored(url: str) -> list[optuna.trial.FrozenTrial]:
+    return optuna.load_study(study_name="s", storage=url).trials
+
+
+def test_every_point_is_asked_once_then_nothing(url: str) -> None:
+    study, known, seen = open_study(url), Known(), []
+    while (asked := study.ask(known)) is not None:
+        number, point = asked
+        seen.append(point)
+        known[study.key(point)] = 1.0
+        study.tell(number, 1.0, {})
+    assert sorted(map(str, seen)) == sorted(map(str, SPACE.points()))
+
+
+def test_effectively_equal_points_are_asked_once(url: str) -> None:
+    # top_k is dead up to a budget of 15: 8 counts once, 16 and 22 twice: 5 points
+    def effective(point: Knobs) -> Knobs:
+        return {**point, "top_k": None} if point["budget"] == 8 else point
+
+    study, known, asked_points = open_study(url, effective=effective), Known(), 0
+    while (asked := study.ask(known)) is not None:
+        known[study.key(asked[1])] = 1.0
+        study.tell(asked[0], 1.0, {})
+        asked_points += 1
+    assert asked_points == 5
+
+
+def test_same_seed_same_candidates(tmp_path: Path) -> None:
+    def course(name: str) -> list[Knobs]:
+        study, known, points = open_study(f"sqlite:///{tmp_path / name}"), Known(), []
+        for _ in range(5):
+            asked = study.ask(known)
+            assert asked is not None
+            number, point = asked
+            value = float(str(point["budget"])) + float(str(point["top_k"]))
+            known[study.key(point)] = value
+            study.tell(number, value, {})
+            points.append(point)
+        return points
+
+    assert course("a.db") == course("b.db")
+
+
+def test_parallel_asks_differ(url: str) -> None:
+    study, known = open_study(url), Known()
+    for _ in range(3):
+        asked = study.ask(known)
+        assert asked is not None
+        known[study.key(asked[1])] = None
+    assert len(known) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        (FailureKind.OUT_OF_MEMORY, optuna.trial.TrialState.PRUNED),
+        (FailureKind.DRAFT_INACTIVE, optuna.trial.TrialState.PRUNED),
+        (FailureKind.WORKER_LOST, optuna.trial.TrialState.FAIL),
+        (FailureKind.HEALTH_TIMEOUT, optuna.trial.TrialState.FAIL),
+    ],
+)
+def test_failures_are_told_by_kind_without_a_value(url: str, kind: FailureKind, state: optuna.trial.TrialState) -> None:
+    study = open_study(url)
+    asked = study.ask({})
+    assert asked is not None
+    study.tell_failure(asked[0], kind, {})
+    (trial,) = stored(url)
+    assert (trial.state, trial.values) == (state, None)
+    assert trial.user_attrs["failure"] == str(kind)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_not_finite_are_never_told(url: str, value: float) -> None:
+    study = open_study(url)
+    asked = study.ask({})
+    assert asked is not None
+    with pytest.raises(ValueError, match="must not be told"):
+        study.tell(asked[0], value, {})
+    assert stored(url)[0].state is optuna.trial.TrialState.RUNNING
+
+
+def test_running_candidates_are_listed_with_their_driver(url: str) -> None:
+    study = open_study(url)
+    asked = study.ask({})
+    assert asked is not None
+    assert open_study(url).running() == ((asked[0], asked[1], "me"),)
+
+
+def test_changed_choices_are_refused_before_anything_runs(url: str) -> None:
+    study = open_study(url)
+    asked = study.ask({})
+    assert asked is not None
+    study.tell(asked[0], 1.0, {})
+    changed = parse_space({"budget": "choice(8, 16, 22, 40)", "top_k": "choice(1, 4)"})
+    with pytest.raises(StorageError, match=r"space\.budget differs .* it had 8, 16, 22, .* has 8, 16, 22, 40"):
+        open_study(url, changed)
+
+
+def test_another_direction_is_refused(url: str) -> None:
+    open_study(url)
+    with pytest.raises(StorageError, match="direction maximize, the configuration says minimize"):
+        open_study(url, direction="minimize")
+
+
+def test_a_database_of_another_optuna_is_named(url: str) -> None:
+    open_study(url)
+    path = url.removeprefix("sqlite:///")
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'v9.9.9.a'")
+    connection.close()
+    with pytest.raises(StorageError, match="Optuna cannot use this database"):
+        open_study(url)
+
+
+def test_seed_points_come_first_and_misspelt_ones_are_refused(url: str) -> None:
+    study = open_study(url)
+    study.enqueue({"budget": 22, "top_k": 4})
+    asked = study.ask({})
+    assert asked is not None
+    assert asked[1] == {"budget": 22, "top_k": 4}
+    with pytest.raises(ConfigError, match="'budjet' is not an axis"):
+        study.enqueue({"budjet": 22})
+    with pytest.raises(ConfigError, match="budget=23 is not a value of its axis"):
+        study.enqueue({"budget": 23})
+
+
+def test_repeatable_failures_keep_the_sampler_away(url: str) -> None:
+    # One of four values always fails. Told as PRUNED, TPE soon stops asking there; told as FAIL it would stay.
+    space = parse_space({"x": "interval(0.0, 1.0)", "type": "choice(a, b, c, bad)"})
+    study, bad = open_study(url, space), 0
+    for _ in range(60):
+        asked = study.ask({})
+        assert asked is not None
+        number, point = asked
+        if point["type"] == "bad":
+            bad += 1
+            study.tell_failure(number, FailureKind.OUT_OF_MEMORY, {})
+        else:
+            study.tell(number, float(str(point["x"])), {})
+    assert bad <= 15
+
+
+def test_an_unknown_sampler_option_is_named(url: str) -> None:
+    choice = SamplerChoice(name="tpe", options={"n_startup": 3})
+    with pytest.raises(ConfigError, match="n_startup"):
+        Study(url, "s", SPACE, direction="maximize", sampler=choice, seed=1)
