@@ -83,12 +83,12 @@ def write(folder: Path, leader: int, token: str, command: str) -> Path:
 
 
 def family(marker: Marker) -> list[psutil.Process]:
-    """Every living process of the marked server: members of its session, and any process that carries its token."""
+    """Living processes (no zombies) of the marked server: members of its session, and all that carry its token."""
     reused = start_ticks(marker.leader) not in (None, marker.leader_start)
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(*_GONE):
-            if process.pid == os.getpid() or process.uids().real != os.getuid():
+            if start_ticks(process.pid) is None or process.uids().real != os.getuid() or process.pid == os.getpid():
                 continue
             in_session = not reused and os.getsid(process.pid) == marker.leader
             if in_session or process.environ().get(TOKEN_VARIABLE) == marker.token:

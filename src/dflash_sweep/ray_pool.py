@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import tempfile
 from collections import deque
@@ -125,15 +126,20 @@ class RayPool:
                 seat.device = ray.get(seat.actor.about.remote())[0]
 
     def _connect(self, address: str, workers: int, temp_dir: str) -> None:
+        _keep_messages_off_the_screen()
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         try:
             if self._local:
+                # Ray listens on every interface. Its own default token would go into the user's home, readable by all.
+                os.environ.setdefault("RAY_AUTH_MODE", "token")
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
                 ray.init(
                     address="local",
                     num_cpus=workers,
                     num_gpus=workers if self._gpus else 0,
                     include_dashboard=False,
                     object_store_memory=OBJECT_STORE_BYTES,
+                    _node_ip_address="127.0.0.1",
                     _temp_dir=temp_dir,
                     **quiet,
                 )
@@ -218,6 +224,17 @@ class RayPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _keep_messages_off_the_screen() -> None:
+    """Ray prints what happens to workers on stdout even without log_to_driver; we tell it in our own words."""
+    from ray._private import worker
+
+    def to_log(data: dict[str, Any], **_: Any) -> None:
+        _LOG.debug("ray: %s", " ".join(map(str, data.get("lines", ()))))
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = to_log  # type: ignore[assignment]
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,8 +16,8 @@ from dflash_sweep.records import (
     EngineBuild,
     EngineSettings,
     Exchange,
-    KnobValue,
     Knobs,
+    KnobValue,
     LaunchSpec,
     Measurement,
     ModelFile,
@@ -33,7 +33,7 @@ from dflash_sweep.records import (
 SERVER = Path(__file__).with_name("fake_server.py")
 BUILD = EngineBuild(engine="fake", version="1", binary=str(SERVER))
 CPU = Device(kind="cpu", index=0, name="test CPU")
-REGISTERED = "fake_engine:FakeEngine"
+REGISTERED = f"{__name__}:FakeEngine"
 
 
 def register() -> None:
