@@ -171,9 +171,11 @@ class SearchPhase:
         self._asked = len(final)
         self._leftover: list[Job] = []
         for number, point, owner in study.running():
+            if not is_gone(owner):
+                continue
             if number in final:
                 self._tell(number, final[number])
-            elif is_gone(owner):
+            else:
                 job = Job(role=Role.SEARCH, candidate=number, knobs={**fixed, **point})
                 self._leftover += unfinished([job], study_name, stored, retries)
                 self._known[study.key(point)] = None

@@ -1,0 +1,117 @@
+"""The command line: what Hydra users expect works, what is wrong is one line and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import DictConfig
+
+from dflash_sweep import app, settings
+from dflash_sweep.errors import ConfigError
+
+
+def compose(*words: str) -> settings.Config:
+    return settings.merge(app.compose_overrides(app.normalise(words)))
+
+
+def test_both_spellings_choose_a_study() -> None:
+    assert compose("study=ddtree").study_name == "ddtree"
+    assert compose("+study=ddtree").study_name == "ddtree"
+
+
+def test_documented_overrides_arrive() -> None:
+    config = compose("+study=ddtree", "n_trials=20", "seed=9", "cluster.workers=2", "space.budget=choice(16,22,32)")
+    assert (config.n_trials, config.seed, config.cluster.workers) == (20, 9, 2)
+    assert config.space["budget"] == "choice(16,22,32)"
+
+
+def test_axes_can_be_added_and_removed() -> None:
+    config = compose("+study=ddtree", "space.n_batch=choice(256, 512)", "~space.top_k")
+    assert config.space["n_batch"] == "choice(256, 512)"
+    assert "top_k" not in config.space
+
+
+def test_values_with_commas_and_equals_signs_pass_in_quotes() -> None:
+    config = compose("+study=ddtree", "engine.extra_args=['--tensor-split','1,1']", "engine.model='/m/q=4 (1).gguf'")
+    assert config.engine.extra_args == ["--tensor-split", "1,1"]
+    assert config.engine.model == "/m/q=4 (1).gguf"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["+study=nope"], "study=nope: there is no such study; allowed: "),
+        (["+study=ddtree", "engine=nope"], "engine=nope: there is no such engine; allowed: attach, beellama"),
+        (["+study=ddtree", "n_trails=3"], "n_trails: there is no such key; did you mean n_trials?"),
+        (["+study=ddtree", "cluster.worker=3"], "cluster.worker: there is no such key; did you mean cluster.workers"),
+        (["+study=ddtree", "n_trials=abc"], "n_trials: Value 'abc' of type 'str' could not be converted to Integer"),
+        (["+study=ddtree", "engine.model=/m/q=4 (1).gguf"], "'engine.model=\"/m/q=4 (1).gguf\"'"),
+    ],
+)
+def test_wrong_input_is_named(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(*words)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cluster.kind=slurm"], "cluster.kind=slurm: not known; allowed: ray, inline"),
+        (["n_trials=0"], "n_trials=0: must be at least 1"),
+        (["space.budget=choice(16"], "space.budget: cannot read 'choice(16'"),
+        (["storage.url=studies.db"], "storage.url=studies.db: not a database URL"),
+        (["study_name='../x'"], "study_name='../x': only letters, digits"),
+        (["engine.binary=/no/such/server"], "engine.binary=/no/such/server: there is no such file"),
+        (["fixed.budget=22"], "fixed.budget: also an axis of the space"),
+        (["seed_points=[5]"], "seed_points[0]: a map of knob names to values is needed"),
+    ],
+)
+def test_wrong_settings_are_named(words: list[str], message: str, tmp_path: Path) -> None:
+    cfg = app.compose_overrides(app.normalise(["+study=ddtree", *words]))
+    with pytest.raises(ConfigError) as caught:
+        settings.build(cfg, launch_dir=tmp_path, run_dir=tmp_path, sampling_seed=1)
+    assert message in str(caught.value)
+
+
+def test_relative_paths_count_from_the_launch_directory(tmp_path: Path) -> None:
+    cfg = app.compose_overrides(["+study=ddtree"])
+    built = settings.build(cfg, launch_dir=tmp_path, run_dir=tmp_path / "run", sampling_seed=1)
+    assert built.storage_url == f"sqlite:///{tmp_path / 'studies.db'}"
+    assert built.report_dir == tmp_path / "reports"
+
+
+@pytest.mark.parametrize("study", app.choices("study"))
+def test_every_shipped_study_builds_its_space(study: str, tmp_path: Path) -> None:
+    cfg = app.compose_overrides([f"+study={study}"])
+    built = settings.build(cfg, launch_dir=tmp_path, run_dir=tmp_path, sampling_seed=1)
+    assert built.study_name
+    assert built.space.size is None or built.space.size > 1
+
+
+def test_no_study_is_an_error_that_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main([]) == 2
+    assert "no study is chosen: add +study=NAME; there are: ddtree" in capsys.readouterr().err
+
+
+def test_an_error_inside_the_run_is_one_line_and_its_code(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job(_cfg: DictConfig, _cwd: Path, _folder: Path) -> int:
+        raise ConfigError("engine.model=/x: there is no such file")
+
+    monkeypatch.chdir(tmp_path)
+    assert app.main(["+study=ddtree"], job) == 2
+    assert capsys.readouterr().err == "error: engine.model=/x: there is no such file\n"
+
+
+@given(st.text(alphabet=st.characters(codec="ascii", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=20))
+def test_any_text_of_an_axis_reaches_the_parser_unharmed(text: str) -> None:
+    if text[0] in "'\"" or "\\" in text or "$" in text:  # quoted already; interpolation is OmegaConf's own
+        return
+    cfg = app.compose_overrides(app.normalise(["+study=ddtree", f"space.budget={text}"]))
+    assert cfg.space.budget == text

@@ -1,0 +1,175 @@
+"""Phases plan from what is stored: nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dflash_sweep.errors import FailureKind
+from dflash_sweep.jobs import ConfirmPhase, Job, SearchPhase, confirm_blocks, is_final, repeats, unfinished
+from dflash_sweep.records import Failure, Role, StoredTrial
+from dflash_sweep.space import parse_space
+from dflash_sweep.study import SamplerChoice, Study
+from fakes.builders import make_result, make_stored, make_turn
+
+SPACE = parse_space({"budget": "choice(8, 16, 22, 32, 40)"})
+
+
+def failed(number: int, kind: FailureKind, uid: str, attempt: int = 0) -> StoredTrial:
+    result = make_result(uid, turns=(), failure=Failure(kind=kind, message="x"))
+    return make_stored(number, uid=uid, attempt=attempt, result=result)
+
+
+def test_uids_name_the_run() -> None:
+    assert Job(role=Role.SEARCH, candidate=12, repeat=0).uid("s") == "s/search/12/0/0"
+    assert Job(role=Role.BASELINE, candidate=None, speculative=False, repeat=2).uid("s") == "s/baseline/plain/2/0"
+    assert Job(role=Role.CALIBRATE, candidate=None).uid("s") == "s/calibrate/default/0/0"
+
+
+def test_finished_runs_are_not_due_again() -> None:
+    jobs = repeats(Role.BASELINE, 3, speculative=False, knobs={})
+    stored = [make_stored(0, role=Role.BASELINE, uid="s/baseline/plain/1/0")]
+    assert [job.repeat for job in unfinished(jobs, "s", stored, retries=2)] == [0, 2]
+
+
+def test_a_transient_failure_is_due_with_its_next_attempt() -> None:
+    jobs = repeats(Role.BASELINE, 1, speculative=False, knobs={})
+    lost = failed(0, FailureKind.WORKER_LOST, "s/baseline/plain/0/0")
+    assert [job.attempt for job in unfinished(jobs, "s", [lost], retries=2)] == [1]
+    assert not is_final(lost, retries=2)
+    assert is_final(lost, retries=0)
+
+
+def test_a_repeatable_failure_is_final() -> None:
+    assert is_final(failed(0, FailureKind.OUT_OF_MEMORY, "s/search/0/0/0"), retries=2)
+
+
+def test_confirm_blocks_hold_every_finalist_and_plain_decoding_once() -> None:
+    plan = confirm_blocks({3: {"budget": 8}, 5: {"budget": 22}}, {}, blocks=6, seed=1)
+    assert len(plan) == 6
+    orders = set()
+    for index, block in enumerate(plan):
+        assert {job.candidate for job in block} == {3, 5, None}
+        assert {job.repeat for job in block} == {index}
+        orders.add(tuple(job.candidate for job in block))
+    assert len(orders) > 1
+    assert plan == confirm_blocks({3: {"budget": 8}, 5: {"budget": 22}}, {}, blocks=6, seed=1)
+
+
+def test_a_confirm_block_ends_before_the_next_begins_and_an_early_decision_ends_all() -> None:
+    looks: list[int] = []
+
+    def decided() -> bool:
+        looks.append(1)
+        return len(looks) == 2
+
+    plan = confirm_blocks({3: {}}, {}, blocks=4, seed=1)
+    phase, ran = ConfirmPhase(plan, decided), []
+    assert phase.total == 8
+    first, second = phase.next(), phase.next()
+    assert first is not None
+    assert second is not None
+    assert phase.next() is None  # the block is still running
+    for job in (first, second):
+        phase.took(job, make_stored(0))
+        ran.append(job)
+    while (job := phase.next()) is not None:
+        ran.append(job)
+        phase.took(job, make_stored(0))
+    assert [job.repeat for job in ran] == [0, 0, 1, 1]  # decided after the second block
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return open_study(tmp_path)
+
+
+def open_study(tmp_path: Path, owner: str = "me") -> Study:
+    choice = SamplerChoice(name="random")
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    return Study(url, "s", SPACE, direction="maximize", sampler=choice, seed=7, owner=owner)
+
+
+def search(study: Study, stored: list[StoredTrial], *, n_trials: int = 4, canary_every: int = 2) -> SearchPhase:
+    return SearchPhase(
+        study,
+        study_name="s",
+        objective="decode_tps",
+        n_trials=n_trials,
+        fixed={"verifier": "exact"},
+        plain_knobs={},
+        canary_every=canary_every,
+        retries=2,
+        stored=stored,
+        is_gone=lambda owner: owner == "dead",
+        expired=lambda: False,
+    )
+
+
+def play(phase: SearchPhase, limit: int = 100) -> list[StoredTrial]:
+    done: list[StoredTrial] = []
+    while len(done) < limit and (job := phase.next()) is not None:
+        uid = job.uid("s")
+        trial = make_stored(
+            len(done), role=job.role, uid=uid, candidate=job.candidate, knobs=job.knobs, result=make_result(uid)
+        )
+        phase.took(job, trial)
+        done.append(trial)
+    return done
+
+
+def test_search_runs_its_candidates_with_canaries_between(study: Study) -> None:
+    done = play(search(study, []))
+    assert [trial.role for trial in done] == [Role.SEARCH, Role.SEARCH, Role.CANARY, Role.SEARCH, Role.SEARCH]
+    assert all(trial.knobs["verifier"] == "exact" for trial in done if trial.role is Role.SEARCH)
+    assert study.running() == ()
+
+
+def test_search_stops_when_the_space_is_exhausted(study: Study) -> None:
+    phase = search(study, [], n_trials=50, canary_every=0)
+    assert len(play(phase)) == 5
+    assert phase.exhausted
+
+
+def test_resume_counts_what_is_stored_and_keeps_the_numbers(tmp_path: Path) -> None:
+    first = open_study(tmp_path, owner="dead")
+    done = play(search(first, [], canary_every=0), limit=2)
+    asked = first.ask({})  # the driver dies with this one running
+    assert asked is not None
+    phase = search(open_study(tmp_path), done, canary_every=0)
+    rest = play(phase)
+    assert rest[0].candidate == asked[0]
+    assert len(done) + len(rest) == 4
+    assert len({trial.uid for trial in [*done, *rest]}) == 4
+
+
+def test_resume_tells_what_was_stored_but_not_told(tmp_path: Path) -> None:
+    first = open_study(tmp_path, owner="dead")
+    asked = first.ask({})
+    assert asked is not None
+    uid = f"s/search/{asked[0]}/0/0"
+    stored = make_stored(0, uid=uid, candidate=asked[0], knobs=asked[1], result=make_result(uid))
+    again = open_study(tmp_path)
+    search(again, [stored], canary_every=0)
+    assert again.running() == ()
+
+
+def test_another_live_drivers_candidates_are_left_alone(tmp_path: Path) -> None:
+    first = open_study(tmp_path, owner="alive")
+    asked = first.ask({})
+    assert asked is not None
+    play(search(open_study(tmp_path), [], n_trials=2, canary_every=0))
+    assert [number for number, _, _ in first.running()] == [asked[0]]
+
+
+def test_a_trial_without_a_value_is_told_as_failed(study: Study) -> None:
+    phase = search(study, [], n_trials=1, canary_every=0)
+    job = phase.next()
+    assert job is not None
+    invalid = make_turn(0)
+    from dataclasses import replace
+
+    result = make_result(job.uid("s"), turns=(replace(invalid, invalid_reason="truncated"),))
+    phase.took(job, make_stored(0, uid=job.uid("s"), candidate=job.candidate, knobs=job.knobs, result=result))
+    assert study.running() == ()
