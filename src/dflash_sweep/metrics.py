@@ -92,6 +92,7 @@ METRICS: tuple[MetricDef, ...] = (
         direction="minimize",
         scope="both",
         formula="first non-empty content or reasoning delta − send",
+        note="in a turn that is nothing but a tool call, the call's first piece; such turns are flagged",
     ),
     MetricDef(
         name="tpot_ms",
@@ -99,6 +100,15 @@ METRICS: tuple[MetricDef, ...] = (
         direction="minimize",
         scope="both",
         formula="(last − first token time) / (output_tokens − 1)",
+        note="over several turns: the mean of their values",
+    ),
+    MetricDef(
+        name="chunk_gap_ms",
+        unit="ms",
+        direction="none",
+        scope="both",
+        formula="mean gap between chunks that carried text",
+        note="a chunk can hold several tokens: never an inter-token latency",
     ),
     MetricDef(
         name="acceptance_length",
