@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.jobs import ConfirmPhase, Job, SearchPhase, confirm_blocks, is_final, repeats, unfinished
-from dflash_sweep.records import Failure, Role, StoredTrial
+from dflash_sweep.records import Failure, Knobs, Role, StoredTrial
 from dflash_sweep.space import parse_space
 from dflash_sweep.study import SamplerChoice, Study
 from fakes.builders import make_result, make_stored, make_turn
@@ -91,7 +92,14 @@ def open_study(tmp_path: Path, owner: str = "me") -> Study:
     return Study(url, "s", SPACE, direction="maximize", sampler=choice, seed=7, owner=owner)
 
 
-def search(study: Study, stored: list[StoredTrial], *, n_trials: int = 4, canary_every: int = 2) -> SearchPhase:
+def search(
+    study: Study,
+    stored: list[StoredTrial],
+    *,
+    n_trials: int = 4,
+    canary_every: int = 2,
+    problems: Callable[[Knobs], tuple[str, ...]] = lambda _knobs: (),
+) -> SearchPhase:
     return SearchPhase(
         study,
         study_name="s",
@@ -104,6 +112,7 @@ def search(study: Study, stored: list[StoredTrial], *, n_trials: int = 4, canary
         stored=stored,
         is_gone=lambda owner: owner == "dead",
         expired=lambda: False,
+        problems=problems,
     )
 
 
@@ -130,6 +139,14 @@ def test_search_stops_when_the_space_is_exhausted(study: Study) -> None:
     phase = search(study, [], n_trials=50, canary_every=0)
     assert len(play(phase)) == 5
     assert phase.exhausted
+
+
+def test_impossible_points_are_told_but_never_launched_or_counted(study: Study) -> None:
+    phase = search(
+        study, [], n_trials=50, canary_every=0, problems=lambda knobs: ("no",) if knobs["budget"] == 8 else ()
+    )
+    assert sorted(str(trial.knobs["budget"]) for trial in play(phase)) == ["16", "22", "32", "40"]
+    assert study.running() == ()
 
 
 def test_resume_counts_what_is_stored_and_keeps_the_numbers(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Driver:
         if not any(self._value(trial) is not None for trial in self._trials if not trial.speculative):
             raise StudyFailed(f"plain decoding could not be measured: {self._last_failure()}")
         default = Role.CALIBRATE, self._protocol.default_repeats
-        self._play("calibrate", repeats(*default, speculative=True, knobs=self._context.preflight.fixed))
+        self._play("calibrate", repeats(*default, speculative=True, knobs=self._default_knobs()))
         if self._gate_stops():
             return
         search = self._search()
@@ -155,6 +155,7 @@ class Driver:
             stored=self._trials,
             is_gone=lambda name: name == self._owner or owner.is_gone(name),
             expired=self._expired,
+            problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
         )
         self._drive(phase)
         return phase
@@ -162,7 +163,7 @@ class Driver:
     def _enqueue(self, study: Study) -> None:
         """Seed points first; a space that fits the budget is measured point by point."""
         space, n_trials = self._context.preflight.space, self._settings.config.n_trials
-        for point in self._settings.seed_points:
+        for point in self._context.preflight.seed_points:
             study.enqueue(point)
         if space.size is not None and space.size <= n_trials:
             for point in space.points():
@@ -278,6 +279,11 @@ class Driver:
     def _plain_knobs(self) -> Knobs:
         """Fixed knobs apply to plain decoding too; the adapter leaves out those of speculation."""
         return self._context.preflight.fixed
+
+    def _default_knobs(self) -> Knobs:
+        """The setting people start from: the first seed point, else the engine's own defaults."""
+        first = self._context.preflight.seed_points[:1]
+        return {**self._context.preflight.fixed, **(first[0] if first else {})}
 
     def _value(self, trial: StoredTrial) -> float | None:
         return None if trial.result.failure else score(trial.result.turns, self._objective)

@@ -142,7 +142,7 @@ class SearchPhase:
     """Asks the study for candidates until `n_trials` have a final result, with plain decoding in between.
 
     On resume it first takes up what a dead driver left: results stored but not told are told, candidates asked but not
-    finished are run again under their own number.
+    finished are run again under their own number. A point with `problems` is told as impossible and never launched.
     """
 
     name = "search"
@@ -161,9 +161,11 @@ class SearchPhase:
         stored: Sequence[StoredTrial],
         is_gone: Callable[[str], bool],
         expired: Callable[[], bool],
+        problems: Callable[[Knobs], tuple[str, ...]] = lambda _knobs: (),
     ) -> None:
         self._study, self._objective, self._fixed, self._retries = study, objective, fixed, retries
         self._plain_knobs, self._canary_every, self._expired = plain_knobs, canary_every, expired
+        self._problems = problems
         searched = [trial for trial in stored if trial.role is Role.SEARCH]
         final = {trial.candidate: trial for trial in searched if is_final(trial, retries)}
         self._known = {study.key(self._axes(trial.knobs)): _value(trial, objective) for trial in final.values()}
@@ -197,14 +199,17 @@ class SearchPhase:
             )
         if self._asked >= self._n_trials or self.exhausted or self._expired():
             return None
-        asked = self._study.ask(self._known)
-        if asked is None:
-            self.exhausted = True
-            return None
-        number, point = asked
-        self._asked += 1
-        self._known[self._study.key(point)] = None
-        return Job(role=Role.SEARCH, candidate=number, knobs={**self._fixed, **point})
+        while (asked := self._study.ask(self._known)) is not None:
+            number, point = asked
+            self._known[self._study.key(point)] = None
+            knobs = {**self._fixed, **point}
+            problems = self._problems(knobs)
+            if not problems:
+                self._asked += 1
+                return Job(role=Role.SEARCH, candidate=number, knobs=knobs)
+            self._study.tell_failure(number, FailureKind.INVALID_CONFIG, {"problem": problems[0]})
+        self.exhausted = True
+        return None
 
     def took(self, job: Job, trial: StoredTrial) -> None:
         if job.candidate is None:

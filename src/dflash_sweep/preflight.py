@@ -44,6 +44,7 @@ class Preflight:
     space: SearchSpace
     axes: tuple[AxisInfo, ...]
     fixed: Knobs
+    seed_points: tuple[Knobs, ...]
     effective_points: int | None
     dead_axes: tuple[str, ...]
     impossible: dict[str, int]
@@ -136,6 +137,7 @@ def examine(
     max_turns: int | None,
     space: SearchSpace,
     fixed: Knobs,
+    seed_points: tuple[Knobs, ...],
     devices: Callable[[], tuple[Device, ...]],
     objective_needs_text: bool = True,
 ) -> Preflight:
@@ -143,6 +145,7 @@ def examine(
     settings = _bind_options(engine, settings)
     bound = SearchSpace(axes=tuple(bind_axis(engine, axis) for axis in space.axes))
     fixed = bind_knobs(engine, fixed, "fixed")
+    seeds = tuple(bind_knobs(engine, point, f"seed_points[{index}]") for index, point in enumerate(seed_points))
     trace = limit_turns(traces.load(traces.resolve(trace_path)), max_turns)
     if objective_needs_text and trace.header.content_kind != "real":
         raise ConfigError(
@@ -164,6 +167,7 @@ def examine(
         space=bound,
         axes=tuple(_describe(engine, axis) for axis in bound.axes),
         fixed=fixed,
+        seed_points=seeds,
         effective_points=len(distinct) if small else None,
         dead_axes=_dead_axes(engine, bound, fixed, points),
         impossible=impossible,
