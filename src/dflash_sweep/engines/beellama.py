@@ -25,6 +25,7 @@ from dflash_sweep.engines.beellama_knobs import (
 from dflash_sweep.engines.beellama_logs import shown_settings, turn_counters
 from dflash_sweep.engines.buffers import buffer_mib
 from dflash_sweep.engines.checks import added_environment, build_name, has_flag, knob_problems, option_values
+from dflash_sweep.engines.models import gguf_files
 from dflash_sweep.engines.rendering import render
 from dflash_sweep.engines.signatures import LLAMA_FAMILY, LLAMA_PHASES, advise, first_failure, signature
 from dflash_sweep.errors import ConfigError, EngineMissing, FailureKind
@@ -107,17 +108,7 @@ class BeellamaEngine:
 
     def models(self, settings: EngineSettings) -> tuple[ModelFile, ...]:
         """Target and draft by their own metadata. Raises EngineMissing: a file is missing or the two do not fit."""
-        from dflash_sweep import gguf_meta
-
-        if settings.model is None:
-            raise EngineMissing("engine.model is not set: beellama needs a GGUF file of the target model")
-        files = [gguf_meta.read(settings.model, "target")]
-        if settings.draft_model is not None:
-            files.append(gguf_meta.read(settings.draft_model, "draft"))
-            problems = gguf_meta.check_pair(settings.model, settings.draft_model, no_layer_inputs=())
-            if problems:
-                raise EngineMissing(f"target and draft do not fit together: {'; '.join(problems)}")
-        return tuple(files)
+        return gguf_files(self.name, settings)
 
     def check(self, settings: EngineSettings, build: EngineBuild, knobs: Knobs) -> tuple[str, ...]:
         """What keeps a point from being launched on this build."""
