@@ -9,9 +9,11 @@ Leechael/llama.cpp-dflash-ggml (engine rule of normalisation, budget counts non-
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 BLOCK_SIZE = 16
 """Draft positions of a block, the root's included; depths 1 … BLOCK_SIZE − 1 carry candidates."""
@@ -30,24 +32,23 @@ def effective_top_k(budget: int, top_k: int | None, block_size: int = BLOCK_SIZE
     return AUTO_TOP_K if budget > block_size - 1 else 1
 
 
-def proposal_scores(log_probs: Scores, temperature: float, rule: str = "engine") -> list[list[float]]:
-    """Scores of the kept candidates from their natural log-probabilities over the full vocabulary.
+def proposal_scores(log_probs: ArrayLike, temperature: float, rule: str = "engine") -> NDArray[np.float64]:
+    """Scores of the kept candidates from their natural log-probabilities over the full vocabulary; shape (…, K).
 
     `rule`: engine = unchanged at temperature 1, else divided by it and renormalised over the kept candidates;
     full_vocab = divided only (tail mass counts); top_k_only = always renormalised. Temperatures below 1e-6 are 1e-6.
     """
+    values = np.asarray(log_probs, dtype=np.float64)
     scale = max(temperature, MIN_TEMPERATURE)
-    plain = abs(scale - 1.0) < 1e-6
-    if rule == "full_vocab" or (rule == "engine" and plain):
-        return [list(row) for row in log_probs] if plain else [[value / scale for value in row] for row in log_probs]
-    if rule not in ("engine", "top_k_only"):
+    if rule not in ("engine", "full_vocab", "top_k_only"):
         raise ValueError(f"rule {rule!r} is not one of engine, full_vocab, top_k_only")
-    scores = []
-    for row in log_probs:
-        scaled = [value / scale for value in row]
-        top = max(scaled)
-        norm = top + math.log(sum(math.exp(value - top) for value in scaled))
-        scores.append([min(value - norm, 0.0) for value in scaled])
+    plain = abs(scale - 1.0) < 1e-6
+    scaled = values if plain else values / scale
+    if rule == "full_vocab" or (rule == "engine" and plain):
+        return scaled
+    top = scaled.max(axis=-1, keepdims=True)
+    norm = top + np.log(np.exp(scaled - top).sum(axis=-1, keepdims=True))
+    scores: NDArray[np.float64] = np.minimum(scaled - norm, 0.0)
     return scores
 
 

@@ -87,13 +87,17 @@ def _own_block(exchange: Exchange, blocks: Sequence[TimingBlock], flags: list[st
     finished = [block for block in blocks if block.eval_ms is not None]
     if not finished:
         return None
-    expected = _whole((exchange.timings or {}).get("predicted_n"))
-    matching = [block for block in finished if block.eval_tokens == expected]
-    if len(finished) > 1:
-        flags.append("ambiguous_log")
-    if expected is not None and matching:
-        return matching[-1]
-    return finished[-1]
+    if len(finished) == 1:
+        return finished[0]
+    timings = exchange.timings or {}
+    expected, decode_ms = _whole(timings.get("predicted_n")), _finite(timings.get("predicted_ms"))
+    matching = [block for block in finished if block.eval_tokens == expected] or finished
+    if decode_ms is not None:  # the answer says which block is its own
+        nearest = min(matching, key=lambda block: abs((block.eval_ms or 0.0) - decode_ms))
+        if abs((nearest.eval_ms or 0.0) - decode_ms) <= 0.02:
+            return nearest
+    flags.append("ambiguous_log")
+    return matching[0]
 
 
 def _ddtree_lines(
@@ -218,7 +222,10 @@ _SIGNATURES: tuple[tuple[FailureKind, str], ...] = (
     (_K.INVALID_CONFIG, r"capture n_embd=\S+ != driver n_embd=|GGML_ASSERT\(.*n_tokens_all <= cparams\.n_batch"),
     (_K.LAUNCH_FAILED, r"failed to create DDTree draft context|failed to load draft model|failed to initialize draft"),
     (_K.LAUNCH_FAILED, r"couldn't bind|could not bind|failed to bind|[Aa]ddress already in use"),
-    (_K.CRASHED, r"accepted_dfs_node=\S+ >= persist capacity=|GGML_ASSERT|failed to allocate DDTree driver"),
+    (
+        _K.CRASHED,
+        r"accepted_dfs_node=\S+ >= persist capacity=|GGML_ASSERT|failed to allocate DDTree driver|CUDA error: ",
+    ),
     (_K.CRASHED, r"DDTree driver missing at GENERATING|failed to compute graph, compute status"),
     (_K.CRASHED, r"fast rollback failed and snapshot fallback is unavailable|no snapshot/replay fallback is allowed"),
     (_K.CRASHED, r"target_feat ring is empty|no hidden capture data available|dflash draft \S+ (?:failed|unavailable)"),

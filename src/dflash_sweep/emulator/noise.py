@@ -1,0 +1,71 @@
+"""How much a launch and a turn differ from the cost model: seeded, as measured on the published repeats.
+
+Imports `devices` and numpy. The published repeats of one setting differ in the draft stage from launch to launch (with
+a heavy tail towards fast launches) while acceptance does not move; inside a launch turns scatter little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_sweep.emulator.devices import Card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseSetting:
+    """`scale` 0 = none, 1 = as measured. `launch_seed` tells launches of one study apart; `drift_per_hour` is the
+    slow-down per hour of (virtual) run time; `throttle_after_s` the time after which the card runs at
+    `throttle_factor` of its speed (None = never)."""
+
+    scale: float = 1.0
+    seed: int = 0
+    launch_seed: int = 0
+    drift_per_hour: float = 0.0
+    throttle_after_s: float | None = None
+    throttle_factor: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Multipliers of one turn: of the draft stage, of target decodes and trees, of everything (drift, heat)."""
+
+    draft: float = 1.0
+    target: float = 1.0
+    all: float = 1.0
+
+
+class LaunchNoise:
+    """Factors of one launch. `factors(turn, elapsed_s)` is a pure function of its arguments and the seeds."""
+
+    def __init__(self, setting: NoiseSetting, card: Card) -> None:
+        self._setting = setting
+        self._noise = card.costs["noise"]
+        generator = np.random.Generator(np.random.Philox(key=[setting.seed & (2**64 - 1), setting.launch_seed]))
+        self._draft = math.exp(setting.scale * quantile(self._noise["draft_quantiles"], float(generator.random())))
+        self._target = math.exp(setting.scale * self._noise["exact_sd"] * float(generator.standard_normal()))
+
+    def factors(self, turn: int, elapsed_s: float = 0.0) -> Factors:
+        """`turn` counts requests of the launch from 0; `elapsed_s` is run time so far, for drift and heat."""
+        setting = self._setting
+        draft, target = self._draft, self._target
+        if setting.scale > 0:
+            key = [setting.seed & (2**64 - 1), (setting.launch_seed << 20) + turn + 1 & (2**64 - 1)]
+            shocks = np.random.Generator(np.random.Philox(key=key)).standard_normal(2)
+            spread = setting.scale * self._noise["turn_sd"]
+            draft *= math.exp(spread * float(shocks[0]))
+            target *= math.exp(spread * float(shocks[1]))
+        slower = 1.0 + setting.drift_per_hour * elapsed_s / 3600
+        if setting.throttle_after_s is not None and elapsed_s >= setting.throttle_after_s:
+            slower /= setting.throttle_factor
+        return Factors(draft, target, slower)
+
+
+def quantile(values: Sequence[float], probability: float) -> float:
+    """Value at `probability` of a distribution given by equally spaced quantiles, interpolated."""
+    place = probability * (len(values) - 1)
+    low = min(int(place), len(values) - 2)
+    return values[low] + (place - low) * (values[low + 1] - values[low])
