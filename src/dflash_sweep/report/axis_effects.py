@@ -20,8 +20,8 @@ MAX_AXES = 12
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-def _tps(entry: Candidate) -> float | None:
-    return entry.tps
+def _value(entry: Candidate) -> float | None:
+    return entry.value
 
 
 def _al(entry: Candidate) -> float | None:
@@ -35,7 +35,7 @@ def _axis_names(material: Material) -> list[str]:
 
 def effect_levels(material: Material) -> list[tuple[str, list[Level]]]:
     """Every axis that took two values or more, the one with the widest range of level means first."""
-    found = [(name, levels(material, name, _tps)) for name in _axis_names(material)]
+    found = [(name, levels(material, name, _value)) for name in _axis_names(material)]
     found = [(name, entries) for name, entries in found if len(entries) > 1]
     return sorted(found, key=lambda item: -_span(item[1]))[:MAX_AXES]
 
@@ -66,7 +66,7 @@ def draw_effects(material: Material, texts: Texts, stamp: style.Stamp) -> Figure
         return None
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    overall = mean_of(entry.tps for entry in material.candidates)
+    overall = mean_of(entry.value for entry in material.candidates)
     legend: style.Legend = [
         (style.marker(style.BLUE), texts("legend.level_mean")),
         (style.line(style.MUTED, ":", 1.0), texts("legend.all_mean")),
@@ -85,7 +85,7 @@ def draw_effects(material: Material, texts: Texts, stamp: style.Stamp) -> Figure
         axes.set_title(style.printable(name, 26))
         style.quiet_grid(axes)
         if index % columns == 0:
-            axes.set_ylabel(texts("axis.tps"))
+            axes.set_ylabel(material.axis_label(texts))
     for spare in range(len(panels), rows * columns):
         grid[spare // columns][spare % columns].set_axis_off()
     return figure
@@ -130,7 +130,7 @@ def draw_curves(material: Material, texts: Texts, stamp: style.Stamp) -> Figure 
         return None
     sweet = {name: _sweet(material, name, entries) for name, entries in panels}
     legend: style.Legend = [
-        (style.marker(style.BLUE), texts("legend.tps_mean")),
+        (style.marker(style.BLUE), texts("legend.value_mean", unit=material.axis_label(texts))),
         (style.marker(style.GREEN, "s"), texts("legend.al_mean")),
         (style.marker(style.MUTED, "."), texts("legend.candidate")),
     ]
@@ -140,7 +140,7 @@ def draw_curves(material: Material, texts: Texts, stamp: style.Stamp) -> Figure 
     grid = figure.subplots(2, len(panels), sharey="row", squeeze=False)
     for column, (name, entries) in enumerate(panels):
         top, bottom = grid[0][column], grid[1][column]
-        _curve(top, entries, "tps", style.BLUE, "o")
+        _curve(top, entries, "value", style.BLUE, "o")
         lower = levels(material, name, _al)
         if lower:
             _curve(bottom, lower, "acceptance_length", style.GREEN, "s")
@@ -150,6 +150,6 @@ def draw_curves(material: Material, texts: Texts, stamp: style.Stamp) -> Figure 
         top.set_title(style.printable(name, 22))
         axis = material.axis(name)
         bottom.set_xlabel(style.printable(axis.unit, 20) if axis is not None and axis.unit else "")
-    grid[0][0].set_ylabel(texts("axis.tps"))
+    grid[0][0].set_ylabel(material.axis_label(texts))
     grid[1][0].set_ylabel(texts("axis.al_short"))
     return figure

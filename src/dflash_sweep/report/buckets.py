@@ -73,6 +73,6 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         np.arange(len(order)),
         [f"{style.printable(bucket, 18)}\n{texts('turns', count=int(kinds.get(bucket, 0)))}" for bucket in order],
     )
-    axes.set_ylabel(texts("axis.tps"))
+    axes.set_ylabel(texts("axis.decode_tps"))
     style.quiet_grid(axes)
     return figure

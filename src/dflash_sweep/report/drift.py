@@ -35,7 +35,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     hours = elapsed_h(plain["started_utc"])
     timed = hours is not None and hours.max() > 0
     x, x_name = time_unit(hours) if hours is not None and timed else (plain["number"].astype(float), "axis.trial")
-    y = plain["rate"].astype(float)
+    y = plain["value"].astype(float)
     mean = float(y.mean())
     low, high = spread(list(y))
     legend: style.Legend = []
@@ -60,6 +60,6 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     reach = max(float((y - mean).abs().max()) * 1.3, 0.03 * mean)
     axes.set_ylim(mean - reach, mean + reach)
     axes.set_xlabel(texts(x_name))
-    axes.set_ylabel(texts("axis.tps"))
+    axes.set_ylabel(material.axis_label(texts))
     style.quiet_grid(axes)
     return figure

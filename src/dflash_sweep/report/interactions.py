@@ -27,7 +27,7 @@ _SCALE = LinearSegmentedColormap.from_list("paper_to_blue", ["#F4F8FB", "#9CC6E3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two axes: cell means (tok/s, NaN = no candidate), counts, and the range of the cells' residuals (tok/s)."""
+    """Two axes: cell means (the objective, NaN = no candidate), counts, and the range of the cells' residuals."""
 
     rows: str
     columns: str
@@ -43,7 +43,7 @@ def _cells(first: list[Level], second: list[Level]) -> tuple[np.ndarray, np.ndar
     for i, upper in enumerate(first):
         members = {id(entry): entry for entry in upper.candidates}
         for j, lower in enumerate(second):
-            rates = [entry.tps for entry in lower.candidates if id(entry) in members and entry.tps is not None]
+            rates = [entry.value for entry in lower.candidates if id(entry) in members and entry.value is not None]
             counts[i, j] = len(rates)
             if rates:
                 means[i, j] = float(np.mean(rates))
@@ -101,7 +101,7 @@ def _heat(axes: Axes, values: np.ndarray, texts: list[list[str]], rows: list[str
         spine.set_visible(False)
 
 
-def _matrix(axes: Axes, found: list[Pair], names: list[str], texts: Texts) -> None:
+def _matrix(axes: Axes, found: list[Pair], names: list[str], title: str) -> None:
     position = {name: index for index, name in enumerate(names)}
     values = np.full((len(names), len(names)), np.nan)
     written = [["" for _ in names] for _ in names]
@@ -110,7 +110,7 @@ def _matrix(axes: Axes, found: list[Pair], names: list[str], texts: Texts) -> No
         written[high][low] = "?" if pair.strength is None else f"{pair.strength:.2g}"
         values[high, low] = np.nan if pair.strength is None else pair.strength
     _heat(axes, values[1:, :-1], [line[:-1] for line in written[1:]], names[1:], names[:-1])
-    axes.set_title(texts("fig.interactions.left"))
+    axes.set_title(title)
 
 
 def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
@@ -120,11 +120,16 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         return None
     names = [name for name, _ in effect_levels(material)[:MAX_AXES]]
     top = found[0]
-    figure = style.sheet(stamp, texts("fig.interactions.title"), texts("fig.interactions.see"), body_in=3.7)
+    figure = style.sheet(
+        stamp,
+        texts("fig.interactions.title"),
+        texts("fig.interactions.see"),
+        body_in=3.7,
+    )
     with_matrix = len(names) > 2
     if with_matrix:
         left, right = figure.subplots(1, 2, width_ratios=(len(names), max(3, len(top.column_labels))))
-        _matrix(left, found, names, texts)
+        _matrix(left, found, names, texts("fig.interactions.left", unit=material.axis_label(texts)))
     else:
         right = figure.subplots()
     written = [
@@ -132,7 +137,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         for means, counts in zip(top.means, top.counts, strict=True)
     ]
     _heat(right, top.means, written, list(top.row_labels), list(top.column_labels))
-    right.set_title(texts("fig.interactions.right"))
+    right.set_title(texts("fig.interactions.right", unit=material.axis_label(texts)))
     right.set_ylabel(style.printable(top.rows, 30))
     right.set_xlabel(style.printable(top.columns, 30))
     return figure

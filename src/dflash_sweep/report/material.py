@@ -8,7 +8,7 @@ in the tables but enter no candidate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ import pandas as pd
 
 from dflash_sweep import frames, metrics
 from dflash_sweep.analysis import rows
-from dflash_sweep.analysis.intervals import mean_interval
+from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.summary import candidate_table
 from dflash_sweep.records import AxisInfo, Knobs, KnobValue, StoredTrial, StudyInfo, Verdict
 
@@ -47,11 +47,12 @@ def spread(samples: Sequence[float]) -> tuple[float | None, float | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One setting (or the baseline) over all its runs. Rates in tok/s, times in ms, memory in MiB; None = not known.
+    """One setting (or the baseline) over all its good runs. None = not known; memory in MiB, times in ms.
 
-    `samples` are the good runs' own rates in the order of `numbers`; n = len(samples) counts runs, never turns. `uids`
-    lead to all its rows, failed ones too. Intervals are 95 %, None below two runs; `speedup` is over the plain rows
-    with which it may be compared. `stages` holds ms per verify step of the printed stages only.
+    `samples` are the runs' own figures of the objective in the order of `numbers` and `uids`; n = len(samples) counts
+    runs, never turns. `value`, `low`, `high`: the objective and its 95 % interval (None below two runs); `speedup` its
+    ratio to the plain rows with which it may be compared; `tps` … the same for decode tok/s. `n_failed` counts other
+    runs of the candidate. `stages` holds ms per verify step of the printed stages only.
     """
 
     number: int | None
@@ -62,12 +63,15 @@ class Candidate:
     numbers: tuple[int, ...]
     uids: tuple[str, ...]
     n_failed: int
-    tps: float | None
-    tps_low: float | None
-    tps_high: float | None
+    value: float | None
+    low: float | None
+    high: float | None
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
+    tps: float | None
+    tps_low: float | None
+    tps_high: float | None
     acceptance_length: float | None
     step_ms: float | None
     peak_memory_mib: float | None
@@ -79,7 +83,22 @@ class Candidate:
         return len(self.samples)
 
     @property
+    def result(self) -> Interval | None:
+        """The objective with its interval; None without a figure."""
+        if self.value is None:
+            return None
+        return Interval(value=self.value, low=self.low, high=self.high, n=self.n, method="")
+
+    @property
+    def gain(self) -> Interval | None:
+        """The ratio to plain decoding with its interval; None where they may not be compared."""
+        if self.speedup is None:
+            return None
+        return Interval(value=self.speedup, low=self.speedup_low, high=self.speedup_high, n=self.n, method="")
+
+    @property
     def ms_per_token(self) -> float | None:
+        """Decode time per token, ms."""
         return metrics.ratio(1000.0, self.tps)
 
 
@@ -95,28 +114,57 @@ class Material:
 
     @cached_property
     def column(self) -> str:
-        """The column of decode rates: measured ones, or what the author of imported rows states."""
-        return rows.objective_column(self.own, "decode_tps")
+        """The column of the objective: its own, or what the author of imported rows states (see `analysis.rows`)."""
+        own = rows.own_measurement(self.trials, str(self.study.measurement))
+        return rows.objective_column(own, self.study.objective)
+
+    @cached_property
+    def metric(self) -> metrics.MetricDef:
+        """The metric in that column."""
+        return metrics.METRIC.get(self.column.removeprefix(frames.CLAIMED_PREFIX), metrics.METRIC["decode_tps"])
+
+    def axis_label(self, texts: Callable[[str], str]) -> str:
+        """The objective's name for an axis."""
+        return texts(f"axis.{self.metric.name}")
+
+    @property
+    def larger_is_better(self) -> bool:
+        return self.metric.direction != "minimize"
 
     @cached_property
     def own(self) -> pd.DataFrame:
-        """Rows of the study's own kind of measurement, with their rate in column `rate` (NaN = none)."""
+        """Rows of the study's own kind of measurement, with the objective in column `value` (NaN = none)."""
         own = rows.own_measurement(self.trials, str(self.study.measurement))
-        rate = rows.numbers(own, rows.objective_column(own, "decode_tps"))
-        return own.assign(rate=rate.where((rate > 0) & own["failure_kind"].isna()))
+        value = rows.numbers(own, self.column)
+        return own.assign(value=value.where((value > 0) & own["failure_kind"].isna()))
 
     @cached_property
     def ranked(self) -> pd.DataFrame:
-        """Good rows that may be compared with each other (see `analysis.rows.main_stratum`), with column `rate`."""
+        """Good rows that may be compared with each other (see `analysis.rows.main_stratum`), with column `value`."""
         return rows.main_stratum(self.own, self.column)
 
     @cached_property
     def everyone(self) -> tuple[Candidate, ...]:
-        """Every comparable setting with at least one good run, plain decoding included, the fastest first."""
+        """Every comparable setting with at least one good run, plain decoding included, the best first."""
         table = candidate_table(self.ranked, self.column)
-        return tuple(self._candidate(row) for _, row in table.iterrows() if row["n"])
+        found = [
+            self._candidate(row, decode)
+            for (_, row), (_, decode) in zip(table.iterrows(), self._decode_table(table).iterrows(), strict=True)
+            if row["n"]
+        ]
+        sign = -1.0 if self.larger_is_better else 1.0
+        return tuple(sorted(found, key=lambda entry: sign * (entry.value or 0.0)))
 
-    def _candidate(self, row: pd.Series) -> Candidate:
+    def _decode_table(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The decode rates of the same settings, row by row."""
+        column = rows.objective_column(self.ranked, "decode_tps")
+        if column == self.column or table.empty:
+            return table
+        decode = candidate_table(self.ranked, column)
+        by_uids = {row["uids"]: row for _, row in decode.iterrows()}
+        return pd.DataFrame([by_uids[uids] for uids in table["uids"]], index=table.index)
+
+    def _candidate(self, row: pd.Series, decode: pd.Series) -> Candidate:
         good = self.ranked[self.ranked["uid"].isin(row["uids"])].sort_values("number")
         number = None if row["candidate"] is None else int(row["candidate"])
         knobs = {
@@ -124,18 +172,17 @@ class Material:
             for name in row.index
             if str(name).startswith(frames.KNOB_PREFIX) and row[name] is not None
         }
-        failed = (
-            self.own[(self.own["candidate"] == number) & self.own["failure_kind"].notna()] if number is not None else ()
-        )
+        failed = self.own["failure_kind"].notna() & (self.own["candidate"] == number)
         stages = {name: value for name in metrics.SUMMED_STAGES if (value := known(row[name])) is not None}
         return Candidate(
             number=number, label=row["label"], speculative=bool(row["speculative"]), knobs=knobs,
-            samples=tuple(float(value) for value in good["rate"]),
+            samples=tuple(float(value) for value in good["value"]),
             numbers=tuple(int(value) for value in good["number"]),
-            uids=tuple(row["uids"]), n_failed=len(failed), tps=known(row["decode_tps"]),
-            tps_low=known(row["decode_tps_low"]), tps_high=known(row["decode_tps_high"]),
+            uids=tuple(good["uid"]), n_failed=0 if number is None else int(failed.sum()),
+            value=known(row["decode_tps"]), low=known(row["decode_tps_low"]), high=known(row["decode_tps_high"]),
             speedup=known(row["speedup"]), speedup_low=known(row["speedup_low"]),
-            speedup_high=known(row["speedup_high"]),
+            speedup_high=known(row["speedup_high"]), tps=known(decode["decode_tps"]),
+            tps_low=known(decode["decode_tps_low"]), tps_high=known(decode["decode_tps_high"]),
             acceptance_length=known(row["acceptance_length"]), step_ms=known(row["step_ms"]),
             peak_memory_mib=known(row["peak_memory_mib"]), stages=stages,
             confirmed=number is not None and number == self.study.confirmed_candidate,

@@ -49,7 +49,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
             name = f"{texts('candidate', number=entry.number)}  {knob_text(entry.knobs, material.varied)}"
         style.over(axes, 0, y - 0.26, style.printable(name, 96), xycoords=("axes fraction", "data"), xytext=(2, 0),
                    fontsize=8, va="bottom")  # fmt: skip
-        note = f"{rate(mean)} tok/s · SD {spread:.1f} % · n={entry.n}"
+        note = f"{rate(mean)} {material.metric.unit} · SD {spread:.1f} % · n={entry.n}"
         axes.annotate(note, (1, y), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
                       fontsize=8, va="center", annotation_clip=False)  # fmt: skip
     axes.axvline(0, color=style.MUTED, linewidth=0.8, zorder=2)

@@ -29,15 +29,16 @@ ROLE_MARKS: tuple[tuple[str, str, str], ...] = (
 
 def role_group(rows: pd.DataFrame, role: str) -> pd.DataFrame:
     """Good runs of one role; plain-decoding runs count as baseline whatever phase they ran in, canaries apart."""
-    good = rows[rows["rate"].notna()]
+    good = rows[rows["value"].notna()]
     baseline = is_plain(good) & (good["role"] != "canary")
     return good[baseline] if role == "baseline" else good[(good["role"] == role) & ~baseline]
 
 
-def _best_so_far(axes: Axes, rows: pd.DataFrame) -> None:
-    good = rows[rows["rate"].notna() & ~is_plain(rows)]
+def _best_so_far(axes: Axes, rows: pd.DataFrame, larger_is_better: bool) -> None:
+    good = rows[rows["value"].notna() & ~is_plain(rows)]
     if len(good) > 1:
-        best = np.maximum.accumulate(good["rate"].astype(float))
+        sign = 1.0 if larger_is_better else -1.0
+        best = sign * np.maximum.accumulate(sign * good["value"].astype(float))
         axes.step(good["number"], best, where="post", color=style.ORANGE, linewidth=1.8, zorder=2)
 
 
@@ -64,16 +65,16 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     figure = style.sheet(stamp, texts("fig.history.title"), texts("fig.history.see"), body_in=3.4, legend=legend)
     axes = figure.subplots()
     for _, shape, colour, group in groups:
-        axes.plot(group["number"], group["rate"].astype(float), marker=shape, color=colour, linestyle="",
+        axes.plot(group["number"], group["value"].astype(float), marker=shape, color=colour, linestyle="",
                   markersize=5, markeredgecolor=style.PAPER, markeredgewidth=0.5, zorder=3)  # fmt: skip
-    _best_so_far(axes, rows)
-    if baseline is not None and baseline.tps is not None:
-        axes.axhline(baseline.tps, color=style.PLAIN, linestyle="--", linewidth=1.3, zorder=1)
+    _best_so_far(axes, rows, material.larger_is_better)
+    if baseline is not None and baseline.value is not None:
+        axes.axhline(baseline.value, color=style.PLAIN, linestyle="--", linewidth=1.3, zorder=1)
     axes.margins(y=0.10)
     if not failed.empty:
         _failures(axes, failed)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(texts("axis.trial"))
-    axes.set_ylabel(texts("axis.tps"))
+    axes.set_ylabel(material.axis_label(texts))
     style.quiet_grid(axes)
     return figure

@@ -88,7 +88,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     axes.margins(x=0.06, y=0.10)
     _name_front(axes, best)
     axes.set_xlabel(texts(f"axis.{cost}"))
-    axes.set_ylabel(texts("axis.tps"))
+    axes.set_ylabel(texts("axis.decode_tps"))
     style.quiet_grid(axes)
     return figure
 

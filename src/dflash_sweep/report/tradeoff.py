@@ -97,6 +97,6 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     axes.set_xlim(limits[0], limits[1])
     axes.set_ylim(limits[2], limits[3])
     axes.set_xlabel(texts("axis.al"))
-    axes.set_ylabel(texts("axis.tps"))
+    axes.set_ylabel(texts("axis.decode_tps"))
     style.quiet_grid(axes)
     return figure

@@ -1,0 +1,181 @@
+"""The one sentence a study was run for, and the command that follows from it.
+
+Imports `analysis.confirm`, `records` and `report` siblings. A winner is named only from interleaved confirm blocks; the
+highest figure of a search is never called one.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash_sweep.analysis import confirm
+from dflash_sweep.analysis.intervals import Interval
+from dflash_sweep.records import StoredTrial
+from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.wording import factor, interval, knob_text, rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """`outcome`: nothing, all_failed, only_plain, winner, plain_wins, tie or search_only.
+
+    `run` is the setting whose command line follows; `is_advice` False = it is only the highest figure so far.
+    `numbers` are the trials the sentence rests on; `n` counts their runs (blocks, where blocks decided).
+    """
+
+    outcome: str
+    statement: str
+    run: Candidate | None = None
+    is_advice: bool = False
+    value: Interval | None = None
+    speedup: Interval | None = None
+    n: int = 0
+    numbers: tuple[int, ...] = ()
+
+
+def decision(material: Material) -> confirm.Decision:
+    """What the confirm blocks of the study's own rows allow to say."""
+    return confirm.decide(material.own, objective=material.study.objective, direction=material.study.direction)
+
+
+def answer(material: Material, texts: Texts) -> Answer:
+    """The study's answer, also for studies without rows, without baseline, or with failures only."""
+    if material.trials.empty:
+        return Answer(outcome="nothing", statement=texts("answer.nothing"))
+    if not material.everyone:
+        failed = int(material.trials["failure_kind"].notna().sum())
+        total = len(material.trials)
+        return Answer(outcome="all_failed", statement=texts("answer.all_failed", failed=failed, total=total))
+    if not material.candidates:
+        return _only_plain(material, texts)
+    reached = decision(material)
+    if reached.outcome == "winner" and (found := _numbered(material, reached.winner)):
+        return _winner(material, texts, reached, found)
+    if reached.outcome == "not_distinguishable" and (found := _numbered(material, reached.cheapest)):
+        return _tie(material, texts, reached, found)
+    return _search_only(material, texts)
+
+
+def _numbered(material: Material, number: int | None) -> Candidate | None:
+    return next((entry for entry in material.candidates if entry.number == number), None)
+
+
+def setting_name(entry: Candidate, texts: Texts, material: Material) -> str:
+    """ "#19 (budget=22 chain_seed=on)": a candidate by number and by what tells it from the others."""
+    knobs = knob_text(entry.knobs, material.varied or None, joiner=" ")
+    if not entry.speculative:
+        return texts("plain")
+    head = texts("candidate", number=entry.number) if entry.number is not None else entry.label or texts("setting")
+    return f"{head} ({knobs})" if knobs else head
+
+
+def _figure(value: Interval | None, unit: str, texts: Texts) -> str:
+    if value is None:
+        return f"— {unit}"
+    return f"{rate(value.value)} {unit} ({_ends(value, texts)})"
+
+
+def _ends(value: Interval, texts: Texts) -> str:
+    if value.low is None or value.high is None:
+        return texts("no_interval")
+    return texts("ends", ends=interval(value.low, value.high))
+
+
+def _gain(gain: Interval | None, texts: Texts) -> str:
+    if gain is None:
+        return texts("answer.no_plain")
+    return texts("answer.gain", factor=factor(gain.value), ends=_ends(gain, texts))
+
+
+def _only_plain(material: Material, texts: Texts) -> Answer:
+    plain = material.baseline
+    assert plain is not None, "without candidates the only setting is plain decoding"
+    figure = _figure(plain.result, material.metric.unit, texts)
+    return Answer(
+        outcome="only_plain", statement=texts("answer.only_plain", figure=figure, n=plain.n), run=plain, is_advice=True,
+        value=plain.result, n=plain.n, numbers=plain.numbers,
+    )  # fmt: skip
+
+
+def _winner(material: Material, texts: Texts, reached: confirm.Decision, found: Candidate) -> Answer:
+    fields = {
+        "name": setting_name(found, texts, material), "blocks": reached.blocks, "gain": _gain(reached.speedup, texts),
+        "figure": _figure(reached.value, material.metric.unit, texts),
+    }  # fmt: skip
+    if reached.beats_plain is False and material.baseline is not None:
+        return _plain_wins(material, texts("answer.plain_wins", **fields), found.numbers, reached)
+    tail = texts("answer.pays") if reached.beats_plain else texts("answer.undecided") if reached.speedup else ""
+    return Answer(
+        outcome="winner", statement=f"{texts('answer.winner', **fields)} {tail}".rstrip(), run=found, is_advice=True,
+        value=reached.value, speedup=reached.speedup, n=reached.blocks, numbers=found.numbers,
+    )  # fmt: skip
+
+
+def _tie(material: Material, texts: Texts, reached: confirm.Decision, found: Candidate) -> Answer:
+    fields = {
+        "names": ", ".join(texts("candidate", number=number) for number in reached.contenders),
+        "count": len(reached.contenders), "blocks": reached.blocks, "name": setting_name(found, texts, material),
+        "reason": texts(f"cheapest.{(reached.cheapest_by or 'best mean').replace(' ', '_')}"),
+        "gain": _gain(reached.speedup, texts),
+    }  # fmt: skip
+    entries = [entry for number in reached.contenders if (entry := _numbered(material, number))]
+    numbers = tuple(sorted({number for entry in entries for number in entry.numbers}))
+    if reached.beats_plain is False and material.baseline is not None:
+        return _plain_wins(material, texts("answer.plain_beats_tie", **fields), numbers, reached)
+    return Answer(
+        outcome="tie", statement=texts("answer.tie", **fields), run=found, is_advice=True, value=reached.value,
+        speedup=reached.speedup, n=reached.blocks, numbers=numbers,
+    )  # fmt: skip
+
+
+def _plain_wins(material: Material, statement: str, numbers: tuple[int, ...], reached: confirm.Decision) -> Answer:
+    plain = material.baseline
+    assert plain is not None, "plain decoding cannot win unmeasured"
+    return Answer(
+        outcome="plain_wins", statement=statement, run=plain, is_advice=True, value=plain.result,
+        speedup=reached.speedup, n=reached.blocks, numbers=(*numbers, *plain.numbers),
+    )  # fmt: skip
+
+
+def _search_only(material: Material, texts: Texts) -> Answer:
+    best, plain = material.candidates[0], material.baseline
+    fields = {
+        "name": setting_name(best, texts, material), "figure": _figure(best.result, material.metric.unit, texts),
+        "n": best.n, "gain": _gain(best.gain, texts),
+    }  # fmt: skip
+    # the best figure of a search is biased in its favour: if even it loses to plain decoding, that can be said
+    if plain is not None and _loses(best, material):
+        return Answer(
+            outcome="plain_wins", statement=texts("answer.plain_beats_search", **fields), run=plain, is_advice=True,
+            value=plain.result, speedup=best.gain, n=best.n, numbers=(*best.numbers, *plain.numbers),
+        )  # fmt: skip
+    return Answer(
+        outcome="search_only", statement=texts("answer.search_only", **fields), run=best, value=best.result,
+        speedup=best.gain, n=best.n, numbers=best.numbers,
+    )  # fmt: skip
+
+
+def _loses(best: Candidate, material: Material) -> bool:
+    if best.speedup_low is None or best.speedup_high is None:
+        return False
+    return best.speedup_high < 1 if material.larger_is_better else best.speedup_low > 1
+
+
+def launch_trial(entry: Candidate | None, stored: Sequence[StoredTrial]) -> StoredTrial | None:
+    """The last good run of a setting whose command line is known."""
+    if entry is None:
+        return None
+    known = [trial for trial in stored if trial.uid in entry.uids and trial.result.launch is not None]
+    return known[-1] if known else None
+
+
+def command_line(trial: StoredTrial) -> str | None:
+    """The command that a run was launched with, quoted for a shell, its added environment in front."""
+    launch = trial.result.launch
+    if launch is None or not launch.argv:
+        return None
+    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(launch.env.items())]
+    return " ".join([*variables, shlex.join(launch.argv)])

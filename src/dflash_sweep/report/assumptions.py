@@ -1,0 +1,64 @@
+"""What the page's figures take for granted, one sentence each. Imports `records` and `report` siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dflash_sweep.report.material import Material
+from dflash_sweep.report.texts import Texts
+
+
+def assumptions(material: Material, texts: Texts) -> tuple[str, ...]:
+    """Kind of numbers, replay, ranking, intervals, left-out rows: only what applies to this study."""
+    found = [
+        texts(f"assume.{material.study.measurement}"),
+        _replay(material.study.config.get("replay"), texts),
+        texts("assume.counting"),
+        _objective(material, texts),
+        *_left_out(material, texts),
+        _sources(material, texts),
+    ]
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _replay(policy: Any, texts: Texts) -> str:
+    if not isinstance(policy, Mapping):
+        return ""
+    mode = str(policy.get("mode", ""))
+    key = f"assume.{mode}"
+    if not texts.has(key):
+        return ""
+    return texts(
+        key, max_tokens=policy.get("max_tokens", "?"), temperature=policy.get("temperature", "?"),
+        concurrency=policy.get("concurrency", "?"), pauses=policy.get("pauses", "?"),
+    )  # fmt: skip
+
+
+def _objective(material: Material, texts: Texts) -> str:
+    wanted, used = material.study.objective, material.metric.name
+    if wanted != used:
+        return texts("assume.other_objective", wanted=wanted, used=used)
+    return texts("assume.objective", name=used, formula=material.metric.formula)
+
+
+def _left_out(material: Material, texts: Texts) -> list[str]:
+    """Rows that enter no ranking, and why."""
+    found = []
+    others = material.trials["measurement"].map(str) != str(material.study.measurement)
+    for kind, count in sorted(material.trials.loc[others, "measurement"].map(str).value_counts().items()):
+        found.append(texts("assume.other_kind", count=count, kind=texts(f"word.{kind}")))
+    apart = int(material.own["value"].notna().sum()) - len(material.ranked)
+    if apart > 0:
+        found.append(texts("assume.apart", count=apart))
+    return found
+
+
+def _sources(material: Material, texts: Texts) -> str:
+    turns = material.turns
+    if turns.empty:
+        return ""
+    timing = sorted({str(value) for value in turns["timing_source"].dropna()})
+    derived = set(turns["steps_source"].dropna()) == {"derived"}
+    sentence = texts("assume.timing", sources=", ".join(timing)) if timing else ""
+    return f"{sentence} {texts('assume.steps_derived') if derived else ''}".strip()

@@ -1,0 +1,135 @@
+"""The findings page of a study as a document: verdict first, provenance last. Imports `report` siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dflash_sweep.report import verdict_lines
+from dflash_sweep.report.answer import Answer, command_line, launch_trial
+from dflash_sweep.report.assumptions import assumptions
+from dflash_sweep.report.document import (
+    PICTURE,
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Heading,
+    Inline,
+    Paragraph,
+    Picture,
+    Span,
+    em,
+    strong,
+)
+from dflash_sweep.report.failures import failure_blocks
+from dflash_sweep.report.figures import FIGURES
+from dflash_sweep.report.material import Material
+from dflash_sweep.report.provenance import provenance_table
+from dflash_sweep.report.settings_table import row_link, settings_table
+from dflash_sweep.report.texts import Texts
+
+PLACED = ("stage_breakdown", "tradeoff", "axis_effects")
+"""Figures shown where they belong; the others are linked at the end of a short page, shown in a full one."""
+
+
+def findings(
+    material: Material, found: Answer, texts: Texts, pictures: Iterable[str], server_command: str | None, *, full: bool
+) -> Document:
+    """The page. `pictures` are the names of figures that exist; `full` shows them all instead of linking some."""
+    names = [name for name in FIGURES if name in set(pictures)]
+    word = texts(f"word.{material.study.measurement}")
+    blocks: list[Block] = [
+        Paragraph((em(texts(f"kind.{material.study.measurement}")),)),
+        *_verdict(material, found, texts),
+        *_run(material, found, texts, server_command),
+        *_settings(material, texts, word, names),
+        *_section(material, texts, "no_matter", names, ("axis_effects",)),
+        *_section(material, texts, "time", names, ("stage_breakdown",)),
+        Heading(texts("head.failed")),
+        *failure_blocks(material, texts, word),
+        *_bullets(material, texts, "failed"),
+        *_trust(material, texts),
+        Heading(texts("head.provenance")),
+        provenance_table(material, texts, word),
+        *_more_pictures(texts, names, full=full),
+    ]
+    title = texts("title", study=material.study.name)
+    return Document(title=title, label=word, blocks=tuple(blocks), lang=texts.lang)
+
+
+def _picture(texts: Texts, name: str) -> Picture:
+    key, _ = FIGURES[name]
+    return Picture(name, texts(f"{key}.title"), texts(f"{key}.see"))
+
+
+def _bullets(material: Material, texts: Texts, section: str) -> list[Block]:
+    verdicts = verdict_lines.in_section(material.verdicts, section)
+    return [Bullets(verdict_lines.lines(verdicts, texts))] if verdicts else []
+
+
+def _verdict(material: Material, found: Answer, texts: Texts) -> list[Block]:
+    line: list[str | Span] = [strong(found.statement)]
+    if found.numbers:
+        line += [f" {texts('rows')} ", row_link(found.numbers), "."]
+    blocks: list[Block] = [Heading(texts("head.verdict")), Paragraph(tuple(line))]
+    if material.study.status in ("running", "interrupted", "failed"):
+        reason = material.study.stop_reason or ""
+        blocks.append(Paragraph(f"{texts(f'study.{material.study.status}')} {reason}".rstrip()))
+    elif material.study.stop_reason:
+        blocks.append(Paragraph(texts("study.stopped", reason=material.study.stop_reason)))
+    return [*blocks, *_bullets(material, texts, "first")]
+
+
+def _run(material: Material, found: Answer, texts: Texts, server_command: str | None) -> list[Block]:
+    blocks: list[Block] = [Heading(texts("head.run"))]
+    trial = launch_trial(found.run, material.stored)
+    command = server_command or (command_line(trial) if trial is not None else None)
+    if command is None:
+        return [*blocks, Paragraph(texts("run.none"))]
+    lead = texts("run.advice") if found.is_advice else texts("run.highest")
+    notes = [lead]
+    if str(material.study.measurement) == "emulated":
+        notes.append(texts("run.emulated"))
+    return [*blocks, Paragraph(" ".join(notes)), Code(command, "sh")]
+
+
+def _settings(material: Material, texts: Texts, word: str, names: list[str]) -> list[Block]:
+    table = settings_table(material, texts, word)
+    if table is None:
+        return []
+    pictures = [_picture(texts, "tradeoff")] if "tradeoff" in names else []
+    return [Heading(texts("head.settings")), table, *pictures]
+
+
+def _section(material: Material, texts: Texts, section: str, names: list[str], shown: tuple[str, ...]) -> list[Block]:
+    bullets = _bullets(material, texts, section)
+    pictures = [_picture(texts, name) for name in shown if name in names]
+    if not bullets and not pictures:
+        return []
+    empty = [] if bullets else [Paragraph(texts(f"empty.{section}"))]
+    return [Heading(texts(f"head.{section}")), *bullets, *empty, *pictures]
+
+
+def _trust(material: Material, texts: Texts) -> list[Block]:
+    sentences: tuple[Inline, ...] = assumptions(material, texts)
+    blocks: list[Block] = [Heading(texts("head.trust")), *_bullets(material, texts, "trust"), Bullets(sentences)]
+    open_questions = verdict_lines.undecided(material.verdicts)
+    if open_questions:
+        blocks.append(Paragraph((strong(texts("head.undecided")),)))
+        lines = [f"{verdict_lines.name(verdict, texts)}: {verdict.statement}" for verdict in open_questions]
+        blocks.append(Bullets(tuple(lines)))
+    return blocks
+
+
+def _more_pictures(texts: Texts, names: list[str], *, full: bool) -> list[Block]:
+    rest = [name for name in names if name not in PLACED]
+    if not rest:
+        return []
+    head = Heading(texts("head.pictures"))
+    if full:
+        return [head, *(_picture(texts, name) for name in rest)]
+    links: list[Inline] = []
+    for name in rest:
+        picture = _picture(texts, name)
+        links.append((Span(picture.alt, "", PICTURE + name), f": {picture.caption}"))
+    return [head, Bullets(tuple(links))]

@@ -1,0 +1,119 @@
+"""Where a study's rows come from: engine, model, device, trace, versions, counts. Imports `report` siblings.
+
+Names of hosts, users and folders stay out, so that a page can be sent to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from dflash_sweep.report.document import Inline, Table, code
+from dflash_sweep.report.material import Material
+from dflash_sweep.report.texts import Texts
+
+_SHORT_HASH = 12
+
+
+def _distinct(values: Iterable[Any]) -> str:
+    seen = dict.fromkeys(str(value) for value in values if value is not None and str(value))
+    return ", ".join(seen)
+
+
+def _file(path: Any) -> str:
+    return PurePath(str(path)).name if path else ""
+
+
+def _hash(value: Any) -> str:
+    return f"sha256 {str(value)[:_SHORT_HASH]}…" if value else ""
+
+
+def _models(provenance: Mapping[str, Any]) -> str:
+    found = []
+    for model in provenance.get("models") or ():
+        if isinstance(model, Mapping):
+            parts = [
+                _file(model.get("path")), model.get("quantisation"),
+                f"{model['size_bytes'] / 2**20:.0f} MiB" if model.get("size_bytes") else None,
+                _hash(model.get("sha256")),
+            ]  # fmt: skip
+            found.append(f"{model.get('role', 'model')}: {' '.join(str(part) for part in parts if part)}")
+    return "; ".join(found)
+
+
+def _build(material: Material) -> str:
+    build = material.study.provenance.get("build")
+    builds = _distinct(material.trials["build"])
+    if not isinstance(build, Mapping):
+        return builds
+    return " ".join(
+        part for part in (builds or str(build.get("version", "")), _hash(build.get("binary_sha256"))) if part
+    )
+
+
+def _trace(material: Material) -> str:
+    found = dict.fromkeys(
+        (str(name), str(digest))
+        for name, digest in zip(material.trials["trace"], material.trials["trace_sha256"], strict=True)
+    )
+    return "; ".join(f"{name} {_hash(digest)}".strip() for name, digest in found)
+
+
+def _devices(material: Material) -> str:
+    memory = {trial.result.device.name: trial.result.device.memory_mib for trial in material.stored}
+    return ", ".join(name + (f" ({size} MiB)" if size else "") for name, size in memory.items())
+
+
+def _machine(provenance: Mapping[str, Any]) -> str:
+    cores = provenance.get("cpu_cores")
+    parts = [provenance.get("cpu"), f"{cores} cores" if cores else None, provenance.get("os")]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _versions(provenance: Mapping[str, Any]) -> str:
+    packages = provenance.get("packages")
+    named = [f"python {provenance['python']}"] if provenance.get("python") else []
+    if isinstance(packages, Mapping):
+        named += [f"{name} {version}" for name, version in sorted(packages.items()) if version]
+    return ", ".join(named)
+
+
+def _code_state(provenance: Mapping[str, Any]) -> str:
+    git = provenance.get("git")
+    if not isinstance(git, Mapping) or not git.get("commit"):
+        return ""
+    return f"{str(git['commit'])[:_SHORT_HASH]}{' + local changes' if git.get('dirty') else ''}"
+
+
+def provenance_rows(material: Material, texts: Texts) -> list[tuple[str, str]]:
+    """Name and value of everything known; what is not known is left out."""
+    study, provenance = material.study, material.study.provenance
+    roles = material.trials["role"].map(str).value_counts()
+    counts = ", ".join(f"{texts(f'role.{role}')} {count}" for role, count in sorted(roles.items()))
+    failed = int(material.trials["failure_kind"].notna().sum())
+    found = [
+        ("study", study.name),
+        ("kind", texts(f"word.{study.measurement}")),
+        ("engine", _distinct([*material.trials["engine"], study.engine])),
+        ("build", _build(material)),
+        ("models", _models(provenance)),
+        ("device", _devices(material)),
+        ("machine", _machine(provenance)),
+        ("trace", _trace(material)),
+        ("trials", texts("provenance.counts", total=len(material.trials), failed=failed, roles=counts or "—")),
+        ("seed", str(study.seed)),
+        ("versions", _versions(provenance)),
+        ("code", _code_state(provenance)),
+        ("time", " – ".join(part for part in (study.created_utc, study.finished_utc) if part)),
+        ("status", study.status + (f": {study.stop_reason}" if study.stop_reason else "")),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def provenance_table(material: Material, texts: Texts, word: str) -> Table:
+    body: list[tuple[Inline, ...]] = [
+        (texts(f"provenance.{name}"), code(value) if name in ("study", "build", "code") else value)
+        for name, value in provenance_rows(material, texts)
+    ]
+    return Table(("", texts("column.value")), tuple(body), "ll", texts("table.provenance.caption", word=word))
