@@ -212,7 +212,7 @@ def _failure(engine: Engine | None, run: _Run, kind: FailureKind, error: Excepti
         exit_code=exit_code,
         log_path=str(run.files.log) if run.files.log.exists() else None,
         log_tail=log[-server.LOG_TAIL_BYTES :],
-        traceback="" if expected else "".join(traceback.format_exception(error)),
+        traceback="" if expected and not kind.is_our_fault else "".join(traceback.format_exception(error)),
     )
 
 
@@ -413,12 +413,14 @@ def _turn_records(
 
 
 def _summary(samples: Sequence[telemetry.Sample], turns: Sequence[TurnRecord]) -> TelemetrySummary:
-    """Readings from the first counted turn's start to the last one's end."""
+    """Readings from the first counted turn's start to the last one's end, and the ones next to these moments."""
     exchanges = [turn.exchange for turn in turns if not turn.warmup]
     ends = [exchange.end_ns for exchange in exchanges if exchange.end_ns is not None]
     if not exchanges or not ends:
         return telemetry.summarise(())
-    return telemetry.summarise(samples, min(exchange.send_ns for exchange in exchanges), max(ends))
+    next_to_ns = int(telemetry.INTERVAL_S * 1e9)
+    first_ns = min(exchange.send_ns for exchange in exchanges)
+    return telemetry.summarise(samples, first_ns - next_to_ns, max(ends) + next_to_ns)
 
 
 def _broken_off(watch: _Watch, spec: TrialSpec, run: _Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_sweep import engines
-from dflash_sweep.engines.base import EngineFacts, LaunchRequest
+from dflash_sweep.engines.base import EngineFacts, KnobDef, LaunchRequest
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import (
     Device,
@@ -45,7 +46,8 @@ def command(port: int, behaviour: str = "ok", knobs: Knobs | None = None) -> tup
     """The server's command line. `sys.executable -S -E` keeps the start quick."""
     words = [sys.executable, "-S", "-E", str(SERVER), "--port", str(port), "--behaviour", behaviour]
     for name, value in (knobs or {}).items():
-        words += ["--knob", f"{name}={'true' if value is True else value}"]
+        if value is not None:
+            words += ["--knob", f"{name}={json.dumps(value)}"]
     return tuple(words)
 
 
@@ -54,8 +56,8 @@ class FakeEngine:
     facts = EngineFacts(
         measurement=Measurement.EMULATED, first_token_from_prefill=True, accelerator="cpu", needs_draft_model=False
     )
-    knobs = ()
-    options = ()
+    knobs: tuple[KnobDef, ...] = ()
+    options: tuple[KnobDef, ...] = ()
 
     def probe(self, settings: EngineSettings) -> EngineBuild:
         return BUILD

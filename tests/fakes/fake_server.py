@@ -138,6 +138,7 @@ class Handler(BaseHTTPRequestHandler):
             if State.behaviour == "die" and State.posts >= int(State.argument) and number == 3:
                 say("GGML_ASSERT failed: the tree is empty")
                 os.kill(os.getpid(), signal.SIGSEGV)
+                time.sleep(10)  # the signal may reach another thread first
         timings = {"predicted_n": count, "predicted_ms": DECODE_MS, "prompt_n": 20, "cache_n": 0, "prompt_ms": 10.0}
         if State.behaviour != "no_drafts":
             timings |= {"draft_n": 60, "draft_n_accepted": 30}
