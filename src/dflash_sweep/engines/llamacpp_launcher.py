@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,8 @@ from typing import Any
 
 PROGRAM = "dflash-llama-server"
 INSTALL_HINT = "pip install 'dflash-sweep[cpu]'"
-STOP_GRACE_S = 0.7
-"""A request in flight may hold the server's shutdown; after this long the process ends all the same, exit code 0."""
+LOG_FLUSH_S = 0.1
+"""The server writes its log from a thread of its own: what it has said before a signal is written by then."""
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 SPEC_TYPES = (
@@ -284,26 +285,27 @@ def _say(text: str, stream: Any = None) -> None:
 
 
 def serve(params: Any, module: Any) -> int:
-    """Load the model, serve until SIGTERM or SIGINT. Returns the exit code: 0, or 1 if the model does not load."""
+    """Load the model, serve until SIGTERM or SIGINT, end with exit code 0. Returns 1 if the model does not load.
+
+    The process ends at once, a request in flight included: the server's own destructor waits for such a request while
+    it holds the interpreter, so no timer of ours could limit that wait. Nothing it would clean up outlives a process.
+    """
     stop = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # before the server's threads exist: they inherit it
 
-    def end_after_grace() -> None:
+    def end() -> None:
         signal.sigwait(stop)
-        stopping.set()
-        threading.Event().wait(STOP_GRACE_S)
+        time.sleep(LOG_FLUSH_S)
         os._exit(0)
 
-    stopping = threading.Event()
-    threading.Thread(target=end_after_grace, name="stop", daemon=True).start()
+    threading.Thread(target=end, name="stop", daemon=True).start()
     try:
         server = module.Server(params)
     except RuntimeError as error:
         _say(f"error: {error}")
         return 1
     _say(f"{PROGRAM}: server is listening on {server.listening_address}")
-    stopping.wait()
-    del server
+    threading.Event().wait()
     return 0
 
 

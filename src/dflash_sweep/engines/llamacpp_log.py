@@ -22,6 +22,9 @@ from dflash_sweep.records import Exchange, Knobs, KnobValue, StageTime, TurnCoun
 MAX_EXACT_DRAFTS = 1000
 """Rates per position are printed with three decimals: up to this many drafts they give whole counts back."""
 
+SYNTHETIC = "synthetic speculative acceptance is enabled"
+"""What the server warns when acceptance is by dice (--spec-synth-len): the text is invalid, no speed means anything."""
+
 _PER_POSITION = re.compile(r"\bacc per pos\s*=\s*\(([\d., ]*)\)")
 
 
@@ -84,7 +87,7 @@ def parse_trial(exchanges: Sequence[Exchange], log: bytes) -> tuple[TurnCounters
     blocks, unparsed = logtext.timing_blocks(lines)
     own = timings.match_blocks(exchanges, blocks, len(log))
     by_block = {block.offset: share for block, share in zip(blocks, shares(lines, blocks), strict=True)}
-    crowded = logtext.overlapping(exchanges)
+    crowded, by_dice = logtext.overlapping(exchanges), any(SYNTHETIC in line.text for line in lines)
     found = []
     for index, (exchange, block) in enumerate(zip(exchanges, own, strict=True)):
         draft = timings.from_timings(exchange)
@@ -94,6 +97,8 @@ def parse_trial(exchanges: Sequence[Exchange], log: bytes) -> tuple[TurnCounters
             timings.from_client_clock(draft, exchange)
         if unparsed:
             draft.flag("unparsed_timing_lines")
+        if by_dice:
+            draft.flag("synthetic_acceptance")
         share = None if block is None else by_block[block.offset]
         if share is not None and index in crowded:  # the drafters' totals hold other requests' work too
             draft.flag("ambiguous_log")
@@ -162,12 +167,16 @@ def _stages(share: Share, decode_ms: float | None) -> tuple[StageTime, ...]:
 _CONTEXT = re.compile(r"llama_context: (n_ctx|n_batch|n_ubatch|flash_attn)\s+= (\w+)")
 _CACHE = re.compile(r"llama_kv_cache: size =.*\bK \((\w+)\):.*\bV \((\w+)\):")
 _THREADS = re.compile(r"system_info: n_threads = (\d+)(?: \(n_threads_batch = (\d+)\))?")
-_DRAFT_LIMITS = re.compile(r"speculative\w*:.*- n_max=(\d+), n_min=(\d+), p_min=([\d.]+)")
+_DRAFT_LIMITS = re.compile(r"- n_max=(\d+), n_min=(\d+), p_min=([\d.]+)")
 _CLAMP = re.compile(r"exceeds the trained block size \d+ -- clamping to (\d+)")
 _ADDED = re.compile(r"adding speculative implementation '([\w-]+)'")
 _NGRAM = re.compile(r"- size_(?:n|key)=(\d+), size_(?:m|value)=(\d+),.*min_hits=(\d+)")
 _NGRAM_MOD = re.compile(r"- n_match=(\d+), n_max=(\d+), n_min=(\d+)")
 _FILE_TYPE = re.compile(r"print_info: file type\s+= (?:all )?(\w+)")
+_WITHOUT_DRAFTER = (
+    "no implementations specified for speculative decoding",
+    "failed to initialize speculative decoding context",
+)
 _FLASH = {"enabled": "on", "disabled": "off", "auto": "auto"}
 
 
@@ -181,8 +190,9 @@ def settings_in_force(log: str) -> Knobs:
             contexts += 1
         elif hit := _ADDED.search(text):
             added.append(hit[1])
-        elif "no implementations specified for speculative decoding" in text:
+        elif any(mark in text for mark in _WITHOUT_DRAFTER):
             found["speculation"] = "none"
+            added = []
         else:
             _read_setting(text, found, is_draft=contexts > 1)
     if added:
@@ -221,7 +231,7 @@ _UPSTREAM: tuple[Signature, ...] = (
     ),
     signature(
         FailureKind.LAUNCH_FAILED,
-        r"DFlash model has no target_layer_ids|n_embd\w* ==|hidden size|does not expose layer inputs",
+        r"DFlash model has no target_layer_ids|GGML_ASSERT\(lid <= model\.hparams\.n_layer",
         "draft and target do not fit together",
     ),
 )
