@@ -103,12 +103,14 @@ class ChatStream:
 
     def add(self, event: SSEEvent, now_ns: int) -> None:
         """Take one event that arrived at `now_ns`. Never raises: what cannot be read is kept in `bad_json`."""
-        data = event.data.strip()
-        if data == b"[DONE]":
-            self.done = True
-            return
-        if not data:
-            return
+        data = event.data
+        if data[:1] != b"{":
+            data = data.strip()
+            if data == b"[DONE]":
+                self.done = True
+                return
+            if not data:
+                return
         try:
             chunk = decode_json(data)
         except ValueError:

@@ -6,14 +6,13 @@ CR and LF, and only CR and LF end a line (U+2028, U+2029 and U+0085 are text).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 _LF, _CR = 0x0A, 0x0D
 
 
-@dataclass(frozen=True, slots=True)
-class SSEEvent:
+class SSEEvent(NamedTuple):
     """One dispatched event. `data` joins the event's data lines with LF; `id` is the last event id seen, if any."""
 
     data: bytes
@@ -42,6 +41,8 @@ class SSEParser:
 
     def feed(self, chunk: bytes) -> list[SSEEvent]:
         """Events completed by these bytes, in order."""
+        if self._is_one_plain_event(chunk):
+            return [SSEEvent(chunk[6:-2], "message", self._id)]
         self._buffer += chunk
         if self._at_start and not self._drop_bom():
             return []
@@ -54,6 +55,16 @@ class SSEParser:
             else:
                 self._field(line)
         return events
+
+    def _is_one_plain_event(self, chunk: bytes) -> bool:
+        """Whether a read is one whole event of one data line: nearly always so, and worth a short cut."""
+        return (
+            chunk.startswith(b"data: ")
+            and chunk.find(b"\n") == len(chunk) - 2
+            and chunk.endswith(b"\n")
+            and b"\r" not in chunk
+            and not (self._at_start or self._buffer or self._data or self._event or self._skip_lf)
+        )
 
     def finish(self) -> list[SSEEvent]:
         """The event that the end of the stream cut off before its blank line, if it has data.
