@@ -6,6 +6,8 @@ knows nothing of samplers or databases. Ray is imported only when its pool is as
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -208,7 +210,18 @@ def make(kind: str, devices: tuple[Device, ...], *, address: str = "local", temp
             )
         return InlinePool(devices[0])
     if kind == "ray":
+        if address == "local":
+            _own_ray_token()
         from dflash_sweep.ray_pool import RayPool  # seconds of import time that no other pool should pay
 
         return RayPool(devices, address=address, temp_dir=temp_dir)
     raise ConfigError(f"cluster.kind={kind}: not known; allowed: {', '.join(POOL_KINDS)}")
+
+
+def _own_ray_token() -> None:
+    """A token of this process for its own Ray, which listens on every interface.
+
+    Ray reads it while it is imported, so this comes first; its default token would go into the user's home.
+    """
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import socket
 import tempfile
 from collections import deque
@@ -130,9 +129,6 @@ class RayPool:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         try:
             if self._local:
-                # Ray listens on every interface. Its own default token would go into the user's home, readable by all.
-                os.environ.setdefault("RAY_AUTH_MODE", "token")
-                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
                 ray.init(
                     address="local",
                     num_cpus=workers,
