@@ -60,6 +60,8 @@ def _encode(value: Any) -> bytes:
             f"a text holds half of a UTF-16 pair ({error.object[error.start : error.end]!a}), which JSON cannot carry; "
             "normalise the trace first"
         ) from None
+    except OverflowError:
+        raise TraceError("a whole number outside of 64 bits cannot be stored in a trace") from None
 
 
 def sha256(turns: Iterable[Turn]) -> str:
