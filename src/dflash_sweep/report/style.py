@@ -193,6 +193,9 @@ def swatch(colour: str, hatch: str = "", edge: str = PAPER) -> Patch:
 
 def rendered(figure: Figure, file_format: str) -> bytes:
     """The figure as the bytes of a PNG or SVG file; the same figure gives the same bytes (no dates, fixed ids)."""
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)  # once: the second format of a figure need not be laid out again
+        figure.set_layout_engine("none")
     buffer = io.BytesIO()
     metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}[file_format]
     figure.savefig(buffer, format=file_format, dpi=PNG_DPI if file_format == "png" else 100, metadata=metadata)

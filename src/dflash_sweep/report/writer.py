@@ -16,14 +16,16 @@ from dflash_sweep.errors import ConfigError
 from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.records import StoredTrial, StudyInfo
 from dflash_sweep.report import style
-from dflash_sweep.report.answer import answer
+from dflash_sweep.report.answer import Answer, answer
 from dflash_sweep.report.figures import FIGURES, draw_all
 from dflash_sweep.report.findings_json import findings_json
+from dflash_sweep.report.html import Renderer as HtmlRenderer
 from dflash_sweep.report.markdown import Renderer
-from dflash_sweep.report.material import collect
+from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.page import findings
 from dflash_sweep.report.results_csv import results_csv
-from dflash_sweep.report.texts import texts_for
+from dflash_sweep.report.rows_table import rows_table
+from dflash_sweep.report.texts import Texts, texts_for
 
 FORMATS = ("png", "svg")
 FIGURE_FOLDER = "figures"
@@ -48,6 +50,18 @@ def _checked(formats: Sequence[str]) -> tuple[str, ...]:
     if unknown or not formats:
         raise ConfigError(f"report.formats: {list(formats)} is not allowed: one or both of {', '.join(FORMATS)}")
     return tuple(name for name in FORMATS if name in formats)
+
+
+def _html(
+    material: Material,
+    found: Answer,
+    texts: Texts,
+    pictures: dict[str, dict[str, bytes]],
+    server_command: str | None,
+) -> str:
+    page = findings(material, found, texts, pictures, server_command, full=True)
+    hints = {name: texts(f"hint.{name}") for name in ("sort", "filter")}
+    return HtmlRenderer(pictures).render(page, rows_table(material, texts), hints)
 
 
 def write(
@@ -78,6 +92,7 @@ def write(
         "results.csv": results_csv(material.trials),
         "findings.json": findings_json(material, found, texts, server_command, listed),
         "findings.md": renderer.render(short).encode(),
+        "findings.html": _html(material, found, texts, pictures, server_command).encode(),
     }
     try:
         for name, content in contents.items():

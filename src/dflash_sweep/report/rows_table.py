@@ -1,0 +1,44 @@
+"""All rows of a study as a table for the full page. Imports `frames` and `report` siblings."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from dflash_sweep.analysis.rows import knobs_of
+from dflash_sweep.report.html import Appendix
+from dflash_sweep.report.material import Material, known
+from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.wording import DASH, knob_text, number, rate
+
+
+def _cells(row: pd.Series, column: str, texts: Texts) -> tuple[str, ...]:
+    candidate = known(row["candidate"])
+    speculative = bool(row["speculative"])
+    failure = row["failure_kind"]
+    setting = knob_text(knobs_of(row), joiner=" ") if speculative else texts("plain")
+    return (
+        str(row["number"]), str(row["uid"]), texts(f"role.{row['role']}"),
+        DASH if candidate is None else f"{candidate:.0f}", setting or DASH, rate(known(row[column])),
+        rate(known(row["acceptance_length"])), rate(known(row["step_ms"])), number(known(row["peak_memory_mib"])),
+        f"{row['n_valid_turns']}/{row['n_turns']}", str(row["worker"] or DASH),
+        DASH if pd.isna(failure) else f"{failure}: {row['failure_message']}", texts(f"word.{row['measurement']}"),
+    )  # fmt: skip
+
+
+def rows_table(material: Material, texts: Texts) -> Appendix | None:
+    """One line a trial, failed ones too, in the order of numbers; None without trials."""
+    if material.trials.empty:
+        return None
+    header = (
+        "#", "uid", texts("column.role"), texts("column.candidate"), texts("column.setting"), material.metric.unit,
+        "AL",
+        texts("column.step_ms"), "MiB", texts("column.turns"), texts("column.worker"), texts("column.failure"),
+        texts("provenance.kind"),
+    )  # fmt: skip
+    return Appendix(
+        title=texts("head.rows"),
+        header=header,
+        rows=tuple(_cells(row, material.column, texts) for _, row in material.trials.iterrows()),
+        numbers=tuple(int(value) for value in material.trials["number"]),
+        align="rllrlrrrrllll",
+    )
