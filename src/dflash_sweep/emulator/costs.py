@@ -35,7 +35,7 @@ class StepCosts:
     replay_per_token_ms: float = 0.0
     exact_per_token_ms: float = 0.0
 
-    def stages(self, steps: int, committed: int, nodes: int) -> dict[str, float]:
+    def stages(self, steps: float, committed: float, nodes: float) -> dict[str, float]:
         """Total ms per stage of `steps` steps that committed `committed` tokens over trees of `nodes` nodes in all."""
         return {
             "pack": self.pack_ms * steps + (self.first_pack_ms if steps else 0.0),
@@ -115,6 +115,11 @@ def prefill_ms(setting: Setting, card: Card, tokens: int) -> float:
     shrink = max(512 / setting.n_ubatch, 1.0) ** prefill["small_batch_power"] - 1
     per_token = prefill["per_token_ms"] + prefill["small_batch_ms"] * shrink
     return float(prefill["per_request_ms"] + per_token * tokens)
+
+
+def load_s(card: Card) -> float:
+    """Seconds from the start of the process to readiness."""
+    return float(card.costs["load"]["base_s"])
 
 
 # ---------------------------------------------------------------- memory

@@ -77,7 +77,7 @@ _FLAGS: tuple[tuple[str, str, tuple[str, ...], str | None], ...] = (
     ("no_mmap", "switch", ("--no-mmap",), "LLAMA_ARG_NO_MMAP"),
     ("mlock", "switch", ("--mlock",), "LLAMA_ARG_MLOCK"),
     # the emulator's own
-    ("emulator_device", "str", ("--emulator-device",), None),
+    ("emulator_card", "str", ("--emulator-card",), None),
     ("emulator_clock", "str", ("--emulator-clock",), None),
     ("emulator_workload", "str", ("--emulator-workload",), None),
     ("emulator_seed", "int", ("--emulator-seed",), None),
@@ -255,7 +255,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
         path = _choice(values, "emulator_draft_path", DRAFT_PATHS)
         setting = from_knobs({**tree, **given}, speculative=speculative, draft_path=path)
         workload = _choice(values, "emulator_workload", ("auto", *dials.names()))
-        device = devices.load(values.get("emulator_device", "rtx4090")).key
+        device = devices.load(values.get("emulator_card", "rtx4090")).key
     except ArgumentError:
         raise
     except ConfigError as error:

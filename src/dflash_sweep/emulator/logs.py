@@ -35,6 +35,7 @@ def loading(launch: Launch, memory: Memory, version: str) -> list[str]:
         f"llama_context: n_batch       = {setting.n_batch}",
         f"llama_context: n_ubatch      = {setting.n_ubatch}",
         f"llama_context: flash_attn    = {setting.flash_attn}",
+        f"llama_kv_cache:      CUDA0 KV buffer size = {parts['kv_cache']:8.2f} MiB",
         f"llama_kv_cache: size = {parts['kv_cache']:7.2f} MiB ({setting.n_ctx:6d} cells, {ATTENTION_LAYERS:3d} layers,"
         f"  1/1 seqs), K ({setting.cache_type_k}): {k_mib:7.2f} MiB, V ({setting.cache_type_v}): "
         f"{parts['kv_cache'] - k_mib:7.2f} MiB",

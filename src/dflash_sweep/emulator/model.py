@@ -106,7 +106,7 @@ def run_turn(setting: Setting, card: Card, turn: TurnInput, factors: Factors | N
     if not setting.speculative:
         per_token = costs.plain_ms_per_token(card, context) * noise.target * noise.all
         return TurnFigures(**common, prompt_ms=prompt_ms, decode_ms=per_token * max(length - 1, 0))
-    commits, nodes = _steps(setting, turn, length)
+    commits, nodes = verify_steps(setting, turn, length)
     step_costs = costs.step_costs(setting, card, context, turn.grammar)
     totals = step_costs.stages(len(commits), sum(commits), sum(nodes))
     stages = {name: value * _factor(name, noise) for name, value in totals.items()}
@@ -134,7 +134,7 @@ def _drawn(name: Dials, seed: int, positions: int, window: int, variant: int) ->
     return proposals.draw(name, seed, positions, window, window, variant)
 
 
-def _steps(setting: Setting, turn: TurnInput, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def verify_steps(setting: Setting, turn: TurnInput, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Tokens committed and tree sizes, step by step, until `length` tokens are out."""
     window = min(setting.target_feat_ctx, turn.prompt_tokens)
     drawn = _drawn(turn.dials, turn.seed, length, window, setting.numerics)

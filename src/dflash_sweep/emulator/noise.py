@@ -44,7 +44,7 @@ class LaunchNoise:
     def __init__(self, setting: NoiseSetting, card: Card) -> None:
         self._setting = setting
         self._noise = card.costs["noise"]
-        generator = np.random.Generator(np.random.Philox(key=[setting.seed & (2**64 - 1), setting.launch_seed]))
+        generator = _generator(setting.seed, setting.launch_seed)
         self._draft = math.exp(setting.scale * quantile(self._noise["draft_quantiles"], float(generator.random())))
         self._target = math.exp(setting.scale * self._noise["exact_sd"] * float(generator.standard_normal()))
 
@@ -53,8 +53,7 @@ class LaunchNoise:
         setting = self._setting
         draft, target = self._draft, self._target
         if setting.scale > 0:
-            key = [setting.seed & (2**64 - 1), (setting.launch_seed << 20) + turn + 1 & (2**64 - 1)]
-            shocks = np.random.Generator(np.random.Philox(key=key)).standard_normal(2)
+            shocks = _generator(setting.seed, (setting.launch_seed << 20) + turn + 1).standard_normal(2)
             spread = setting.scale * self._noise["turn_sd"]
             draft *= math.exp(spread * float(shocks[0]))
             target *= math.exp(spread * float(shocks[1]))
@@ -62,6 +61,10 @@ class LaunchNoise:
         if setting.throttle_after_s is not None and elapsed_s >= setting.throttle_after_s:
             slower /= setting.throttle_factor
         return Factors(draft, target, slower)
+
+
+def _generator(first: int, second: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=[first % 2**64, second % 2**64]))
 
 
 def quantile(values: Sequence[float], probability: float) -> float:

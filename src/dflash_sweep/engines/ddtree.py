@@ -1,22 +1,21 @@
 """Engine `ddtree`: llama-server of the fork Leechael/llama.cpp-dflash-ggml (DFlash draft with a DDTree verifier).
 
-Imports `engines.base`, `engines.rendering`, `engines.ddtree_log`, `records`, `errors`; reads model files through
-`gguf_meta`. Flags, variables and defaults: the fork's public source (branch track-a/llama, head 819cc8b8c).
+Imports `engines.base`, the shared helpers of this package, `engines.ddtree_log`, `records`, `errors`. Flags, variables
+and defaults: the fork's public source (branch track-a/llama, head 819cc8b8c).
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dflash_sweep.engines import ddtree_log
+from dflash_sweep.engines import ddtree_log, probing
 from dflash_sweep.engines.base import EngineFacts, KnobDef, LaunchRequest
-from dflash_sweep.engines.rendering import check_value, render
+from dflash_sweep.engines.checks import added_environment, build_name, has_flag, knob_problems
+from dflash_sweep.engines.models import gguf_files
+from dflash_sweep.engines.rendering import render
 from dflash_sweep.errors import ConfigError, EngineMissing, FailureKind
 from dflash_sweep.records import (
     EngineBuild,
@@ -111,9 +110,23 @@ _OFF_AS_ZERO = {
 _ALWAYS: tuple[tuple[str, str], ...] = (("gpu_layers", "65"), ("flash_attn", "on"))
 """What is passed if no knob says otherwise: the engine's automatic choice would depend on free memory."""
 
-_PROBE_TIMEOUT_S = 30.0
+HOW_TO_GET = (
+    "Build target llama-server of Leechael/llama.cpp-dflash-ggml (branch track-a/llama) and set "
+    "engine.binary=/path/to/llama-server"
+)
+
+MANAGED = frozenset({
+    "-m", "--model", "-md", "--model-draft", "--speculative-mode", "--host", "--port", "-np", "--parallel", "-c",
+    "--ctx-size", "-fit", "--fit", "--log-colors", "--log-file", "--log-disable", "--metrics", "--slots", "--no-slots",
+})  # fmt: skip
+"""Switches that engine settings or the worker own; engine.extra_args may not repeat them."""
+
+EXTRA_VARIABLES = frozenset(
+    {"LLAMA_DDTREE_DUMP_DRAFT_TOP", "LLAMA_DDTREE_PROFILE", "OMP_NUM_THREADS", "GGML_CUDA_GRAPHS"}
+)
+"""Variables that engine.env may add: diagnostics and the libraries' own. Settings go through knobs."""
+
 _NEEDED_FLAGS = ("--speculative-mode", "--ddtree-budget", "--ddtree-top-k")
-_FLAG = re.compile(r"(?<![\w-])(--?[a-zA-Z][\w-]*)")
 _VARIABLE = re.compile(rb"LLAMA_DDTREE_[A-Z0-9_]+")
 _VERSION = re.compile(r"version:\s*(\S+)(?:\s*\((\w+)\))?")
 
@@ -146,61 +159,52 @@ class DDTreeEngine:
 
     def probe(self, settings: EngineSettings) -> EngineBuild:
         """Run `--version` and `--help`, and list the LLAMA_DDTREE_ names that binary and libraries hold."""
-        binary = find_binary(settings.binary)
-        text = _run(binary, "--version")
-        help_text = _run(binary, "--help")
-        flags = set(_FLAG.findall(help_text))
+        binary = probing.find_binary(settings, ("llama-server",), HOW_TO_GET)
+        said, helped = probing.ask([binary, "--version"]), probing.ask([binary, "--help"])
+        if said.code != 0 or helped.code != 0:
+            failed = said if said.code != 0 else helped
+            raise EngineMissing(f"engine.binary={binary} does not run: {probing.reason(failed)}. {HOW_TO_GET}")
+        flags = probing.entry_help(helped.text).flags
         if missing := [flag for flag in _NEEDED_FLAGS if flag not in flags]:
             raise EngineMissing(
-                f"engine.binary: {binary} has no {', '.join(missing)}: it is not a DDTree build of "
-                "Leechael/llama.cpp-dflash-ggml (branch track-a/llama); build its target llama-server"
+                f"engine.binary={binary} has no {', '.join(missing)}: it is no DDTree build. {HOW_TO_GET}"
             )
-        version = _VERSION.search(text)
+        version = _VERSION.search(said.text)
         named = f"{version[1]} ({version[2]})" if version and version[2] else (version[1] if version else "unknown")
         return EngineBuild(
             engine=self.name,
             version=named,
-            binary=str(binary),
-            binary_sha256=_sha256(binary),
+            binary=binary,
+            binary_sha256=probing.binary_sha256(binary),
             dialect="track-a",
-            flags=frozenset(flags | _variables(binary)),
+            flags=frozenset(flags | _variables(Path(binary))),
         )
 
     def models(self, settings: EngineSettings) -> tuple[ModelFile, ...]:
         """Target and draft as their GGUF headers describe them. Raises EngineMissing when they do not fit together."""
-        from dflash_sweep import gguf_meta
-
-        if not settings.model or not settings.draft_model:
-            missing = "engine.model" if not settings.model else "engine.draft_model"
-            raise EngineMissing(f"{missing} is not set: engine {self.name} needs a target and a DFlash draft GGUF file")
-        problems = gguf_meta.check_pair(settings.model, settings.draft_model)
-        if problems:
-            raise EngineMissing("; ".join(problems))
-        return gguf_meta.read(settings.model, "target"), gguf_meta.read(settings.draft_model, "draft")
+        if not settings.draft_model:
+            raise EngineMissing(f"engine.draft_model is not set: engine {self.name} needs a DFlash draft GGUF file")
+        return gguf_files(self.name, settings)
 
     def check(self, settings: EngineSettings, build: EngineBuild, knobs: Knobs) -> tuple[str, ...]:
-        """Problems of one point: unknown knobs, values out of range, combinations the server refuses or ignores."""
-        by_name = {definition.name: definition for definition in self.knobs}
-        problems = [f"{name} is not a knob of engine {self.name}" for name in knobs if name not in by_name]
-        for name, value in knobs.items():
-            if name in by_name and (problem := check_value(by_name[name], value)):
-                problems.append(problem)
-        problems += self._unknown_spellings(build, knobs)
+        """Problems of one point: unknown knobs, values out of range, spellings the build lacks, combinations that the
+        server refuses or ignores, arguments that this program sets itself."""
+        problems = knob_problems(self.knobs, build, knobs)
+        reads = {flag for flag in build.flags if flag.startswith("LLAMA_DDTREE_")}
+        for definition in self.knobs if reads else ():
+            wanted = knobs.get(definition.name) is not None
+            if wanted and definition.env is not None and definition.env not in reads:
+                problems.append(f"{definition.name}: {build_name(build)} does not read {definition.env}")
         problems += _combinations(settings, knobs)
+        for word in settings.extra_args:
+            name = word.split("=", 1)[0]
+            if name in MANAGED:
+                problems.append(
+                    f"engine.extra_args: {name} is set by this program; use the engine's own settings for it"
+                )
+            elif name.startswith("-") and not name[1:2].isdigit() and not has_flag(build, name):
+                problems.append(f"engine.extra_args: {build_name(build)} has no {name}")
         return tuple(problems)
-
-    def _unknown_spellings(self, build: EngineBuild, knobs: Knobs) -> list[str]:
-        reads_variables = any(flag.startswith("LLAMA_DDTREE_") for flag in build.flags)
-        problems = []
-        for definition in self.knobs:
-            if knobs.get(definition.name) is None or not build.flags:
-                continue
-            spelling = definition.flag or definition.env or ""
-            if spelling.startswith("LLAMA_") and not reads_variables:
-                continue  # names could not be read from the binary (stripped or foreign libraries): unknown, not absent
-            if spelling not in build.flags:
-                problems.append(f"{definition.name}: build {build.version} does not have {spelling}")
-        return problems
 
     def effective_point(self, knobs: Knobs) -> Knobs:
         """Clamps applied, dead knobs None. With the chain seed, budgets up to 15 are one chain for any top_k and
@@ -237,7 +241,7 @@ class DDTreeEngine:
         argv += [str(settings.n_ctx), "-fit", "off", "--log-colors", "off", "--metrics", "--slots"]
         words, env = self._rendered(request.knobs, request.speculative)
         argv += [*words, *settings.extra_args]
-        return LaunchSpec(argv=tuple(argv), env={**env, **settings.env})
+        return LaunchSpec(argv=tuple(argv), env={**env, **added_environment(self.name, settings.env, EXTRA_VARIABLES)})
 
     def _model_words(self, settings: EngineSettings, speculative: bool) -> list[str]:
         if not settings.model or (speculative and not settings.draft_model):
@@ -310,55 +314,10 @@ def _combinations(settings: EngineSettings, knobs: Knobs) -> list[str]:
             size = knobs.get(name)
             if isinstance(size, int) and size < nodes:
                 problems.append(f"{name}={size} is smaller than the tree of {nodes} nodes: the server would abort")
-    for name in sorted(PRESENCE_VARIABLES & set(settings.env)):
-        problems.append(
-            f"engine.env: {name} is on whenever it is set, whatever its value; leave it out to switch it off"
-        )
+    for name, value in sorted(settings.env.items()):
+        if name in PRESENCE_VARIABLES and value in ("", "0", "off", "false"):
+            problems.append(f"engine.env.{name}={value!r}: it is on whenever it is set; leave it out to switch it off")
     return problems
-
-
-def find_binary(configured: str | None) -> Path:
-    """The server's executable: the configured path or name, else llama-server on PATH. Raises EngineMissing."""
-    wanted = configured or "llama-server"
-    found = shutil.which(wanted)
-    if found is None:
-        raise EngineMissing(
-            f"engine.binary: {wanted} is not an executable file; build target llama-server of "
-            "Leechael/llama.cpp-dflash-ggml (branch track-a/llama) and give its path"
-        )
-    return Path(found).resolve()
-
-
-def _run(binary: Path, argument: str) -> str:
-    """Output of a short run. A server that knows neither argument would start: the time limit ends it."""
-    try:
-        done = subprocess.run(
-            [str(binary), argument],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_PROBE_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise EngineMissing(f"engine.binary: {binary} {argument} did not end in {_PROBE_TIMEOUT_S:g} s") from error
-    except OSError as error:
-        raise EngineMissing(f"engine.binary: {binary} cannot be run: {error.strerror or error}") from error
-    text = done.stdout.decode("utf-8", "replace")
-    if done.returncode != 0:
-        last = next((line for line in reversed(text.splitlines()) if line.strip()), "no output")
-        raise EngineMissing(
-            f"engine.binary: {binary} {argument} ended with code {done.returncode}: {last.strip()[:200]}"
-        )
-    return text
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _variables(binary: Path) -> set[str]:

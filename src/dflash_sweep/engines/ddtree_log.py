@@ -1,5 +1,5 @@
 """The DDTree fork's log: stage times, failure signatures, memory figures and shown settings. Imports `records`,
-`errors`, `engines.logtext` only.
+`errors` and the shared helpers of this package.
 
 Line shapes and their meaning: the public source of Leechael/llama.cpp-dflash-ggml (branch track-a/llama).
 """
@@ -10,8 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dflash_sweep.engines.buffers import buffer_mib, kv_types
 from dflash_sweep.engines.logtext import LogLine, TimingBlock, clean_lines, number, overlapping, pairs, spans, texts
 from dflash_sweep.engines.logtext import timing_blocks as read_timing_blocks
+from dflash_sweep.engines.signatures import LLAMA_FAMILY, LLAMA_PHASES, Signature, first_failure, signature
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import Exchange, Knobs, StageTime, TurnCounters
 
@@ -211,80 +213,80 @@ def _finite(value: object) -> float | None:
 # ---------------------------------------------------------------- failures
 
 _K = FailureKind
-_SIGNATURES: tuple[tuple[FailureKind, str], ...] = (
-    (_K.OUT_OF_MEMORY, r"failed to allocate persist buffer|failed to create ggml context for persist buffers"),
-    (_K.OUT_OF_MEMORY, r"cudaMalloc failed: out of memory|CUDA error: out of memory|failed to allocate compute"),
-    (_K.OUT_OF_MEMORY, r"failed to allocate graph|failed to allocate \w+ buffer of size|unable to allocate \w+ buffer"),
-    (_K.INVALID_CONFIG, r"V cache quantization requires flash_attn|requires this Flash A|requires Flash ?A"),
-    (_K.INVALID_CONFIG, r"Unsupported cache type: |error: invalid argument: |--ddtree-\S+ must be"),
-    (_K.INVALID_CONFIG, r"--speculative-mode (?:must be|ddtree requires)|DDTree mode supports only --parallel 1"),
-    (_K.INVALID_CONFIG, r"parent_id \(tree-mode batch\) is only supported|invalid model dimensions n_embd="),
-    (_K.INVALID_CONFIG, r"capture n_embd=\S+ != driver n_embd=|GGML_ASSERT\(.*n_tokens_all <= cparams\.n_batch"),
-    (_K.LAUNCH_FAILED, r"failed to create DDTree draft context|failed to load draft model|failed to initialize draft"),
-    (_K.LAUNCH_FAILED, r"couldn't bind|could not bind|failed to bind|[Aa]ddress already in use"),
-    (
-        _K.CRASHED,
-        r"accepted_dfs_node=\S+ >= persist capacity=|GGML_ASSERT|failed to allocate DDTree driver|CUDA error: ",
+_OWN: tuple[Signature, ...] = (
+    signature(
+        _K.OUT_OF_MEMORY,
+        r"failed to allocate persist buffer|failed to create ggml context for persist buffers",
+        "out of memory for persist buffers (77.625 MiB a tree node)",
     ),
-    (_K.CRASHED, r"DDTree driver missing at GENERATING|failed to compute graph, compute status"),
-    (_K.CRASHED, r"fast rollback failed and snapshot fallback is unavailable|no snapshot/replay fallback is allowed"),
-    (_K.CRASHED, r"target_feat ring is empty|no hidden capture data available|dflash draft \S+ (?:failed|unavailable)"),
-    (_K.CRASHED, r"dflash draft top-K unavailable|target_feat cache update failed|token_embd_lookup failed for"),
-    (_K.CRASHED, r"llama_decode failed(?: at depth -?\d+)?: -?\d+|target logits\[\d+\] unavailable"),
-    (_K.CRASHED, r"llama_seq_(?:snapshot|restore) failed before|exact gate failed to restore snapshot"),
-    (_K.SETTING_NOT_APPLIED, r"requested n_dfs=\d+ but capture only has n_tokens=\d+; clamping"),
-    (_K.SETTING_NOT_APPLIED, r"fast rollback failed at DFS node|after fast rollback; falling back to snapshot replay"),
-    (_K.CRASHED, r"DDTree driver step returned empty result, treating as EOS"),
-    (_K.CRASHED, r"null model pointer|terminate called after throwing|Segmentation fault"),
+    signature(_K.OUT_OF_MEMORY, r"failed to allocate graph|CUDA error: out of memory", "out of memory"),
+    signature(
+        _K.INVALID_CONFIG,
+        r"V cache quantization requires flash_attn|quantized V cache was requested, but this requires Flash",
+        "a quantised V cache needs flash attention",
+    ),
+    signature(
+        _K.INVALID_CONFIG,
+        r"--ddtree-[\w-]+ must be |--speculative-mode (?:must be|ddtree requires)|supports only --parallel 1 in Phase",
+        "the server refused a value",
+    ),
+    signature(_K.INVALID_CONFIG, r"n_tokens_all <= cparams\.n_batch", "the tree is larger than the batch"),
+    signature(
+        _K.INVALID_CONFIG,
+        r"parent_id \(tree-mode batch\) is only supported|invalid model dimensions n_embd=|null model pointer"
+        r"|capture n_embd=\S+ != driver n_embd=",
+        "the model files do not fit this engine",
+    ),
+    signature(
+        _K.LAUNCH_FAILED,
+        r"failed to create DDTree draft context|failed to load draft model|failed to initialize draft backend",
+        "the draft could not be loaded",
+    ),
+    signature(_K.CRASHED, r"accepted_dfs_node=\S+ >= persist capacity=", "recurrent state may be corrupt"),
+    signature(
+        _K.CRASHED,
+        r"failed to allocate DDTree driver|DDTree driver missing at GENERATING|failed to compute graph, compute status"
+        r"|fast rollback failed and snapshot fallback is unavailable|no snapshot/replay fallback is allowed"
+        r"|target_feat ring is empty|no hidden capture data available|dflash draft encode-topK failed"
+        r"|dflash draft top-K unavailable|target_feat cache update failed|token_embd_lookup failed for"
+        r"|llama_decode failed(?: at depth -?\d+)?: -?\d+|target logits\[\d+\] unavailable"
+        r"|llama_seq_(?:snapshot|restore) failed before|exact gate failed to restore snapshot",
+        "a verify step failed (the server answers 200 and ends the text there)",
+    ),
+    signature(
+        _K.SETTING_NOT_APPLIED,
+        r"requested n_dfs=\d+ but capture only has n_tokens=\d+; clamping",
+        "the feature ring is incomplete",
+    ),
+    signature(
+        _K.SETTING_NOT_APPLIED,
+        r"fast rollback failed at DFS node|after fast rollback; falling back to snapshot replay",
+        "fast rollback fell back to snapshot and replay",
+    ),
+    signature(_K.CRASHED, r"DDTree driver step returned empty result, treating as EOS", "a verify step failed"),
 )
 """Most telling first: a step that "returned empty" is the effect, a failed allocation before it the cause."""
 
-_COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _SIGNATURES)
-_LISTENING = "server is listening"
+# The fork prints this about its *chain* speculator in every ddtree run: it means nothing here.
+_SHARED = tuple(entry for entry in LLAMA_FAMILY if "speculative decoding not supported" not in entry.pattern.pattern)
 
 
 def classify(log: str, exit_code: int | None) -> tuple[FailureKind, str] | None:
-    """The most telling failure line; without one, what a bad exit code says; None if nothing went wrong."""
-    lines = list(texts(log))
-    for kind, pattern in _COMPILED:
-        for text in lines:
-            if pattern.search(text):
-                return kind, text[:500]
-    if exit_code is None or exit_code in (0, -15):
-        return None
-    ready = any(_LISTENING in text for text in lines)
-    how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-    last = lines[-1][:300] if lines else "it printed nothing"
-    return (_K.CRASHED if ready else _K.LAUNCH_FAILED), f"ended with {how}; last line: {last}"
+    """The most telling failure line; without one, what the exit code says; None if nothing went wrong."""
+    return first_failure((*_OWN, *_SHARED), log, exit_code, LLAMA_PHASES)
 
 
 # ---------------------------------------------------------------- memory and settings shown
 
-_SIZES: tuple[tuple[str, str], ...] = (
-    ("persist", r"allocated dflash persist buffers: .*?([\d.]+) MiB"),
-    ("kv_cache", r"llama_kv_cache\S*: size =\s*([\d.]+) MiB"),
-    ("recurrent_state", r"llama_memory_recurrent\S*: size =\s*([\d.]+) MiB"),
-    ("compute", r"compute buffer size(?: of \d+)? ?=\s*([\d.]+) MiB"),
-    ("model", r"model buffer size\s*=\s*([\d.]+) MiB"),
-)
-_SIZE_PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in _SIZES)
+_PERSIST = re.compile(r"allocated dflash persist buffers: .*?([\d.]+) MiB")
 
 
 def memory_mib(log: str) -> dict[str, float]:
-    """MiB by name, summed over devices and contexts: persist (largest), kv_cache, recurrent_state, compute, model."""
-    found: dict[str, float] = {}
-    for text in texts(log):
-        if "MiB" not in text:
-            continue
-        for name, pattern in _SIZE_PATTERNS:
-            if hit := pattern.search(text):
-                size = float(hit[1])
-                found[name] = max(found.get(name, 0.0), size) if name == "persist" else found.get(name, 0.0) + size
-                break
-    return found
+    """MiB by kind of buffer, summed over devices and contexts, and `persist` (the largest allocation printed)."""
+    sizes = [float(hit[1]) for text in texts(log) if "persist buffers" in text and (hit := _PERSIST.search(text))]
+    return {**buffer_mib(log), **({"persist": max(sizes)} if sizes else {})}
 
 
-_KV_TYPES = re.compile(r"llama_kv_cache\S*: size =.*\bK \((\w+)\).*\bV \((\w+)\)")
 _BATCH = re.compile(r"llama_context: n_(batch|ubatch)\s*=\s*(\d+)")
 _REBUILD = re.compile(r"reuse capped from (\d+) to (\d+) to rebuild the last (\d+) target-feature tokens")
 _DRAFT_TOP = re.compile(r"draft_top port: .*\bK=(\d+)")
@@ -297,15 +299,13 @@ def shown_settings(log: str) -> Knobs:
     `speculation` is "ddtree" once the draft context and the hidden-state capture have announced themselves. Only the
     first context's lines count (the target's): the draft context prints the same ones later.
     """
-    shown: Knobs = {}
+    types = kv_types(log)[:1]
+    shown: Knobs = {name: value for k, v in types for name, value in (("cache_type_k", k), ("cache_type_v", v))}
     context = capture = False
     for text in texts(log):
         context = context or "DDTree draft context initialized" in text
         capture = capture or "DDTree: hidden capture enabled on target context" in text
-        if hit := _KV_TYPES.search(text):
-            shown.setdefault("cache_type_k", hit[1])
-            shown.setdefault("cache_type_v", hit[2])
-        elif hit := _BATCH.search(text):
+        if hit := _BATCH.search(text):
             shown.setdefault(f"n_{hit[1]}", int(hit[2]))
         elif (hit := _REBUILD.search(text)) and int(hit[2]) > 0:
             shown["target_feat_ctx"] = int(hit[3])  # with positions left over, the window was not cut by the prompt

@@ -13,12 +13,13 @@ from typing import Any
 
 from dflash_sweep.engines import ddtree_log
 from dflash_sweep.engines.base import EngineFacts, KnobDef, LaunchRequest
+from dflash_sweep.engines.checks import option_values
 from dflash_sweep.engines.ddtree import DDTreeEngine
 from dflash_sweep.engines.rendering import check_value, render
 from dflash_sweep.records import EngineBuild, EngineSettings, Knobs, LaunchSpec, Measurement, ModelFile
 
 OPTIONS: tuple[KnobDef, ...] = (
-    KnobDef(name="device", kind="choice", flag="--emulator-device", choices=("rtx4090", "rtx3090"), default="rtx4090",
+    KnobDef(name="card", kind="choice", flag="--emulator-card", choices=("rtx4090", "rtx3090"), default="rtx4090",
             doc="the card whose cost model is used"),
     KnobDef(name="clock", kind="choice", flag="--emulator-clock", choices=("virtual", "real"), default="virtual",
             doc="virtual: answers come at once, timings are computed; real: tokens stream at the computed pace"),
@@ -84,7 +85,7 @@ class EmulatorEngine(DDTreeEngine):
     def launch_spec(self, request: LaunchRequest) -> LaunchSpec:
         """The fork's command line after `python -m dflash_sweep.emulator`, and the options as `--emulator-*`."""
         spec = super().launch_spec(request)
-        words, _ = render(self.options, request.settings.options)
+        words, _ = render(self.options, option_values(self.name, self.options, request.settings.options))
         argv = (sys.executable, "-m", "dflash_sweep.emulator", *spec.argv[1:], *words)
         return LaunchSpec(argv=argv, env=spec.env)
 
