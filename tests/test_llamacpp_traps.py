@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_sweep import gguf_meta, server, trial
+from dflash_sweep import gguf_meta, trial
 from dflash_sweep.engines.llamacpp import LAUNCHER, LlamacppEngine
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import Knobs, ReplayPolicy, Role, Trace, TraceHeader, TrialResult, TrialSpec, Turn

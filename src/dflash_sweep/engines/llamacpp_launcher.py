@@ -23,6 +23,7 @@ INSTALL_HINT = "pip install 'dflash-sweep[cpu]'"
 LOG_FLUSH_S = 0.1
 """The server writes its log from a thread of its own: what it has said before a signal is written by then."""
 
+HELP_COLUMN = 40
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 SPEC_TYPES = (
     "none", "draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark",
@@ -171,7 +172,7 @@ _SERVER_FLAGS = (
 )
 
 _SPEC_FLAGS = (
-    _flag("--spec-type", "speculative.types", f"types, by comma: {','.join(SPEC_TYPES)}", _spec_types, "TYPES"),
+    _flag("--spec-type", "speculative.types", "types, by comma (default: none)", _spec_types, ",".join(SPEC_TYPES)),
     _flag("-md --model-draft --spec-draft-model", "speculative.draft.mparams.path", "draft model", _text, "FNAME"),
     _flag("--spec-draft-n-max", "speculative.draft.n_max", "tokens to draft per step (default: 3)", _int),
     _flag("--spec-draft-n-min", "speculative.draft.n_min", "fewest draft tokens to use (default: 0)", _int),
@@ -214,11 +215,12 @@ BY_NAME: dict[str, Flag] = {name: flag for flag in FLAGS for name in flag.names}
 
 
 def usage(flags: Sequence[Flag] = FLAGS) -> str:
-    """The options as text, one a line, in the layout that llama-server uses (names, value, meaning)."""
+    """The options as text in llama-server's layout: what they mean begins in column 40, or on the next line."""
     lines = []
     for flag in flags:
         names = ", ".join(flag.names) + ("" if flag.convert is None else f" {flag.metavar}")
-        lines.append(f"{names:<52} {flag.help}")
+        gap = " " if len(names) < HELP_COLUMN else "\n" + " " * HELP_COLUMN
+        lines.append(f"{names:<{HELP_COLUMN - 1}}{gap}{flag.help}")
     return "\n".join(lines)
 
 

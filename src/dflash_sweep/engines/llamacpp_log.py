@@ -47,12 +47,12 @@ def shares(lines: Sequence[LogLine], blocks: Sequence[TimingBlock]) -> tuple[Sha
     `statistics` lines hold totals of the whole process: a request's share is the difference to the last line of the
     same drafter before it. They stand after the request's timing block and before the next one.
     """
-    starts = [block.offset for block in blocks]
+    ends = [*(block.offset for block in blocks[1:]), math.inf][: len(blocks)]
     rates = [(line.offset, hit[1]) for line in lines if (hit := _PER_POSITION.search(line.text))]
     totals = logtext.statistics(lines)
     before: dict[str, Statistics] = {}
     found = []
-    for block, end in zip(blocks, [*starts[1:], math.inf], strict=True):
+    for block, end in zip(blocks, ends, strict=True):
         latest = {entry.name: entry for entry in totals if block.offset <= entry.offset < end}
         share = tuple(entry.since(before.get(name)) for name, entry in latest.items())
         before |= latest
