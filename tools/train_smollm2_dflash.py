@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # One file by design, to be copied to a machine with an accelerator: prompt texts are long lines, formulas use short names.
-# ruff: noqa: E501, E731, E741, SIM905, SIM300, SIM115, RUF012, B905, BLE001, T201, PTH
+# ruff: noqa: E501, E731, E741, SIM905, SIM300, SIM115, RUF012, B905, BLE001, T201, PTH103, PTH118, PTH123, PTH202, PTH207
 # mypy: ignore-errors
 """Train a DFlash draft for SmolLM2-135M-Instruct, starting from nothing but the target's GGUF file.
 
