@@ -69,13 +69,13 @@ def setting_name(entry: Candidate, texts: Texts, material: Material) -> str:
     if not entry.speculative:
         return texts("plain")
     head = texts("candidate", number=entry.number) if entry.number is not None else entry.label or texts("setting")
-    return f"{head} ({knobs})" if knobs else head
+    return texts("named", head=head, knobs=knobs) if knobs else head
 
 
 def _figure(value: Interval | None, unit: str, texts: Texts) -> str:
     if value is None:
         return f"— {unit}"
-    return f"{rate(value.value)} {unit} ({_ends(value, texts)})"
+    return texts("figure", value=f"{rate(value.value)} {unit}", ends=_ends(value, texts))
 
 
 def _ends(value: Interval, texts: Texts) -> str:
@@ -108,8 +108,9 @@ def _winner(material: Material, texts: Texts, reached: confirm.Decision, found: 
     if reached.beats_plain is False and material.baseline is not None:
         return _plain_wins(material, texts("answer.plain_wins", **fields), found.numbers, reached)
     tail = texts("answer.pays") if reached.beats_plain else texts("answer.undecided") if reached.speedup else ""
+    statement = texts("space").join(part for part in (texts("answer.winner", **fields), tail) if part)
     return Answer(
-        outcome="winner", statement=f"{texts('answer.winner', **fields)} {tail}".rstrip(), run=found, is_advice=True,
+        outcome="winner", statement=statement, run=found, is_advice=True,
         value=reached.value, speedup=reached.speedup, n=reached.blocks, numbers=found.numbers,
     )  # fmt: skip
 

@@ -1,155 +1,151 @@
-"""Figures: what each axis does to speed, and speed with acceptance length along each ordered axis.
+"""Figure: what each axis does to the objective with all else equal. Imports matplotlib, `records`, `report` siblings.
 
-Imports matplotlib, `report` siblings. `draw_effects` shows every axis on one scale, so that dead axes look dead;
-`draw_curves` shows the ordered axes with the region that cannot be told apart from the best (the sweet spot).
+Drawn from the conclusions about axes (id dead_axis): every level's ratio to the reference level with its interval, all
+axes on one scale, so that dead axes look dead; the band is what two runs of one setting differ by.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dflash_sweep.records import VerdictStatus
+from dflash_sweep.records import Verdict, VerdictStatus
 from dflash_sweep.report import style
-from dflash_sweep.report.axis_levels import Level, is_ordered, levels
-from dflash_sweep.report.material import Candidate, Material, mean_of
+from dflash_sweep.report.material import Material, known
 from dflash_sweep.report.texts import Texts
 
 MAX_AXES = 12
-_GOLDEN = (5**0.5 - 1) / 2
+_BAND = "#ECEFF1"
+_COLOURS = {
+    VerdictStatus.DOES_NOT_HOLD: style.VERMILION,
+    VerdictStatus.HOLDS: style.MUTED,
+    VerdictStatus.NOT_ENOUGH_DATA: style.BLUE,
+}
+"""A dead axis is one whose conclusion holds; one that moves the objective is one whose conclusion does not."""
 
 
-def _value(entry: Candidate) -> float | None:
-    return entry.value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelEffect:
+    """One level: change against the reference in per cent with its interval; None = never compared with it."""
+
+    text: str
+    runs: int
+    change: float | None
+    low: float | None
+    high: float | None
+    is_reference: bool
 
 
-def _al(entry: Candidate) -> float | None:
-    return entry.acceptance_length
+def _percent(ratio: Any) -> float | None:
+    number = known(ratio)
+    return None if number is None else 100.0 * (number - 1.0)
 
 
-def _axis_names(material: Material) -> list[str]:
-    named = [axis.name for axis in material.study.axes]
-    return [*named, *(name for name in material.varied if name not in named)]
+def level_effects(verdict: Verdict) -> list[LevelEffect]:
+    """The levels that a conclusion about an axis compared, in its order; empty if it says nothing of levels."""
+    levels = verdict.details.get("levels")
+    reference = str(verdict.details.get("reference"))
+    if not isinstance(levels, list | tuple):
+        return []
+    found = []
+    for level in levels:
+        if isinstance(level, Mapping):
+            text = str(level.get("value"))
+            found.append(
+                LevelEffect(
+                    text=text, runs=int(level.get("runs") or 0), change=_percent(level.get("ratio")),
+                    low=_percent(level.get("ci_low")), high=_percent(level.get("ci_high")),
+                    is_reference=text == reference,
+                )
+            )  # fmt: skip
+    return found
 
 
-def effect_levels(material: Material) -> list[tuple[str, list[Level]]]:
-    """Every axis that took two values or more, the one with the widest range of level means first."""
-    found = [(name, levels(material, name, _value)) for name in _axis_names(material)]
-    found = [(name, entries) for name, entries in found if len(entries) > 1]
-    return sorted(found, key=lambda item: -_span(item[1]))[:MAX_AXES]
+def panels(material: Material) -> list[tuple[Verdict, list[LevelEffect]]]:
+    """Every axis with a compared level, the largest change first."""
+    found = []
+    for verdict in material.verdicts:
+        levels = level_effects(verdict) if verdict.id == "dead_axis" else []
+        if any(level.change is not None for level in levels):
+            found.append((verdict, levels))
+    return sorted(found, key=lambda item: -max(abs(level.change or 0.0) for level in item[1]))[:MAX_AXES]
 
 
-def _span(entries: list[Level]) -> float:
-    means = [level.mean for level in entries]
-    return max(means) - min(means)
+def _limits(found: list[tuple[Verdict, list[LevelEffect]]]) -> tuple[float, float]:
+    """Room for every change; intervals may reach out of it where they are more than twice as wide as all changes."""
+    changes = [level.change for _, levels in found for level in levels if level.change is not None]
+    ends = [end for _, levels in found for level in levels for end in (level.low, level.high) if end is not None]
+    margins = [100 * (known(verdict.details.get("margin")) or 1.0) - 100 for verdict, _ in found]
+    low, high = min(0.0, *changes), max(0.0, *changes)
+    reach = 2 * max(high - low, 1.0) + max(margins)
+    low, high = max(min(low, *ends, -max(margins)), low - reach), min(max(high, *ends, *margins), high + reach)
+    pad = 0.08 * (high - low)
+    return low - pad, high + pad
 
 
-def _interval_mark(axes: Axes, x: float, level: Level, colour: str, shape: str = "o") -> None:
-    if level.low is not None and level.high is not None:
-        axes.vlines(x, level.low, level.high, color=colour, linewidth=1.8, zorder=3)
-    axes.plot([x], [level.mean], marker=shape, color=colour, markersize=6, zorder=4,
-              markerfacecolor=colour if level.low is not None else style.PAPER)  # fmt: skip
-
-
-def _ticks(axes: Axes, entries: list[Level]) -> None:
-    labels = [style.printable(level.label, 14) for level in entries]
-    crowded = sum(len(label) for label in labels) > 26
-    axes.set_xticks(range(len(entries)), labels, rotation=30 if crowded else 0, ha="right" if crowded else "center")
-    axes.set_xlim(-0.5, len(entries) - 0.5)
-
-
-def draw_effects(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
-    """Level means of every axis with intervals, one panel an axis, all on one scale. None without two levels."""
-    panels = effect_levels(material)
-    if not panels:
-        return None
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    overall = mean_of(entry.value for entry in material.candidates)
-    legend: style.Legend = [
-        (style.marker(style.BLUE), texts("legend.level_mean")),
-        (style.line(style.MUTED, ":", 1.0), texts("legend.all_mean")),
-    ]
-    if any(level.low is None for _, entries in panels for level in entries):
-        legend.insert(1, (style.marker(style.BLUE, hollow=True), texts("legend.one_candidate")))
-    figure = style.sheet(stamp, texts("fig.effects.title"), texts("fig.effects.see"), body_in=0.25 + 1.85 * rows,
-                         legend=legend)  # fmt: skip
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    for index, (name, entries) in enumerate(panels):
-        axes = grid[index // columns][index % columns]
-        axes.axhline(overall, color=style.MUTED, linestyle=":", linewidth=1.0, zorder=1)
-        for x, level in enumerate(entries):
-            _interval_mark(axes, x, level, style.BLUE)
-        _ticks(axes, entries)
-        axes.set_title(style.printable(name, 26))
-        style.quiet_grid(axes)
-        if index % columns == 0:
-            axes.set_ylabel(material.axis_label(texts))
-    for spare in range(len(panels), rows * columns):
-        grid[spare // columns][spare % columns].set_axis_off()
-    return figure
-
-
-def _sweet(material: Material, name: str, entries: list[Level]) -> tuple[int, int] | None:
-    """First and last position inside the sweet spot of a conclusion that holds; None if there is none."""
-    verdict = material.verdict("sweet_spot", name)
-    if (
-        verdict is None
-        or verdict.status is not VerdictStatus.HOLDS
-        or verdict.ci_low is None
-        or verdict.ci_high is None
-    ):
-        return None
-    inside = [
-        position for position, level in enumerate(entries)
-        if any(isinstance(value, int | float) and verdict.ci_low <= value <= verdict.ci_high for value in level.values)
-    ]  # fmt: skip
-    return (inside[0], inside[-1]) if inside else None
-
-
-def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape: str) -> None:
-    for x, level in enumerate(entries):
-        values = [value for entry in level.candidates if (value := getattr(entry, measure_of)) is not None]
-        offsets = (np.arange(len(values)) * _GOLDEN % 1 - 0.5) * 0.32  # spread out without an order of their own
-        axes.plot(x + offsets, values, marker=".", color=style.FAINT, markeredgecolor=style.MUTED,
-                  markeredgewidth=0.4, markersize=5, linestyle="", zorder=1)  # fmt: skip
-        _interval_mark(axes, x, level, colour, shape)
-    axes.plot(range(len(entries)), [level.mean for level in entries], color=colour, linewidth=1.2, zorder=2)
-    _ticks(axes, entries)
+def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], texts: Texts) -> None:
+    colour = _COLOURS[verdict.status]
+    margin = known(verdict.details.get("margin"))
+    if margin is not None:
+        axes.axhspan(100 / margin - 100, 100 * margin - 100, color=_BAND, linewidth=0, zorder=0)
+    axes.axhline(0, color=style.MUTED, linestyle=":", linewidth=1.0, zorder=1)
+    for x, level in enumerate(levels):
+        if level.change is None:
+            shape, y = ("D", 0.0) if level.is_reference else ("", 0.0)
+            axes.plot([x], [y], marker=shape, color=style.INK, markerfacecolor=style.PAPER, markersize=6, zorder=4)
+            if not level.is_reference:
+                axes.annotate("?", (x, 0.0), ha="center", va="center", fontsize=9, color=style.MUTED)
+            continue
+        if level.low is not None and level.high is not None:
+            axes.vlines(x, level.low, level.high, color=colour, linewidth=1.8, zorder=3)
+        axes.plot([x], [level.change], marker="o", color=colour, markersize=6, zorder=4,
+                  markerfacecolor=style.PAPER if level.runs == 1 else colour)  # fmt: skip
+    ticks(axes, [level.text for level in levels])
+    axes.set_title(style.printable(verdict.subject, 30), pad=15)
+    axes.annotate(texts(f"effect.{verdict.status}"), (0, 1), xycoords="axes fraction", xytext=(0, 3),
+                  textcoords="offset points", fontsize=8.5, color=colour, fontweight="bold")  # fmt: skip
     style.quiet_grid(axes)
 
 
-def draw_curves(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
-    """TPS above, AL below, along each ordered axis with at least three levels (the four widest). None without one."""
-    panels = [
-        (name, entries) for name, entries in effect_levels(material) if len(entries) > 2 and is_ordered(material, name)
-    ]
-    panels = panels[:4]
-    if not panels:
+def ticks(axes: Axes, labels: list[str]) -> None:
+    """Level names under a panel of about a third of the figure's width: turned and thinned out where they are many."""
+    names = [style.printable(label, 14) for label in labels]
+    crowded = sum(len(name) for name in names) > 26
+    step = -(-len(names) // 12)
+    axes.set_xticks(range(0, len(names), step), names[::step], rotation=35 if crowded else 0,
+                    ha="right" if crowded else "center")  # fmt: skip
+    axes.set_xlim(-0.5, len(names) - 0.5)
+
+
+def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
+    """The figure; None if no axis has two levels that were compared."""
+    found = panels(material)
+    if not found:
         return None
-    sweet = {name: _sweet(material, name, entries) for name, entries in panels}
-    legend: style.Legend = [
-        (style.marker(style.BLUE), texts("legend.value_mean", unit=material.axis_label(texts))),
-        (style.marker(style.GREEN, "s"), texts("legend.al_mean")),
-        (style.marker(style.MUTED, "."), texts("legend.candidate")),
-    ]
-    if any(sweet.values()):
-        legend.append((style.swatch("#FBE9C8"), texts("legend.sweet_spot")))
-    figure = style.sheet(stamp, texts("fig.curves.title"), texts("fig.curves.see"), body_in=4.4, legend=legend)
-    grid = figure.subplots(2, len(panels), sharey="row", squeeze=False)
-    for column, (name, entries) in enumerate(panels):
-        top, bottom = grid[0][column], grid[1][column]
-        _curve(top, entries, "value", style.BLUE, "o")
-        lower = levels(material, name, _al)
-        if lower:
-            _curve(bottom, lower, "acceptance_length", style.GREEN, "s")
-        if spot := sweet[name]:
-            for axes in (top, bottom):
-                axes.axvspan(spot[0] - 0.4, spot[1] + 0.4, color="#FBE9C8", zorder=0, linewidth=0)
-        top.set_title(style.printable(name, 22))
-        axis = material.axis(name)
-        bottom.set_xlabel(style.printable(axis.unit, 20) if axis is not None and axis.unit else "")
-    grid[0][0].set_ylabel(material.axis_label(texts))
-    grid[1][0].set_ylabel(texts("axis.al_short"))
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    levels = [level for _, entries in found for level in entries if level.change is not None]
+    legend: style.Legend = [(style.marker(style.INK, "D", hollow=True), texts("legend.reference"))]
+    if any(level.runs > 1 for level in levels):
+        legend.append((style.marker(style.INK), texts("legend.level_change")))
+    if any(level.runs == 1 for level in levels):
+        legend.append((style.marker(style.INK, hollow=True), texts("legend.one_run")))
+    if any(known(verdict.details.get("margin")) is not None for verdict, _ in found):
+        legend.append((style.swatch(_BAND, edge=style.FAINT), texts("legend.repeat_band")))
+    see = texts("fig.effects.see", metric=material.axis_label(texts))
+    figure = style.sheet(stamp, texts("fig.effects.title"), see, body_in=0.3 + 2.0 * rows, legend=legend)
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    low, high = _limits(found)
+    for index, (verdict, entries) in enumerate(found):
+        axes = grid[index // columns][index % columns]
+        _panel(axes, verdict, entries, texts)
+        axes.set_ylim(low, high)
+        if index % columns == 0:
+            axes.set_ylabel(texts("axis.change"))
+    for spare in range(len(found), rows * columns):
+        grid[spare // columns][spare % columns].set_axis_off()
     return figure

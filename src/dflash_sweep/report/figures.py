@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from dflash_sweep.report import (
     acceptance,
+    axis_curves,
     axis_effects,
     buckets,
     drift,
@@ -31,8 +32,8 @@ FIGURES: dict[str, tuple[str, Callable[[Material, Texts, style.Stamp], Figure | 
     "stage_breakdown": ("fig.stages", stage_breakdown.draw),
     "tradeoff": ("fig.tradeoff", tradeoff.draw),
     "objective_history": ("fig.history", objective_history.draw),
-    "axis_effects": ("fig.effects", axis_effects.draw_effects),
-    "axis_curves": ("fig.curves", axis_effects.draw_curves),
+    "axis_effects": ("fig.effects", axis_effects.draw),
+    "axis_curves": ("fig.curves", axis_curves.draw),
     "interactions": ("fig.interactions", interactions.draw),
     "noise_strip": ("fig.noise", noise_strip.draw),
     "drift": ("fig.drift", drift.draw),

@@ -15,7 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from dflash_sweep.report import style
-from dflash_sweep.report.axis_effects import effect_levels
+from dflash_sweep.report.axis_curves import axis_means
 from dflash_sweep.report.axis_levels import Level
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
@@ -69,7 +69,7 @@ def residual_range(means: np.ndarray) -> float | None:
 
 def pairs(material: Material) -> list[Pair]:
     """Every pair of axes with two levels or more, the strongest interaction first."""
-    panels = effect_levels(material)[:MAX_AXES]
+    panels = axis_means(material)[:MAX_AXES]
     found = []
     for (name, first), (other, second) in combinations(panels, 2):
         means, counts = _cells(first, second)
@@ -118,7 +118,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     found = pairs(material)
     if not found or found[0].strength is None:
         return None
-    names = [name for name, _ in effect_levels(material)[:MAX_AXES]]
+    names = [name for name, _ in axis_means(material)[:MAX_AXES]]
     top = found[0]
     figure = style.sheet(
         stamp,

@@ -43,7 +43,7 @@ def findings(
         *_verdict(material, found, texts),
         *_run(material, found, texts, server_command),
         *_settings(material, texts, word, names),
-        *_section(material, texts, "no_matter", names, ("axis_effects",)),
+        *_section(material, texts, "axes", names, ("axis_effects",)),
         *_section(material, texts, "time", names, ("stage_breakdown",)),
         Heading(texts("head.failed")),
         *failure_blocks(material, texts, word),
@@ -51,15 +51,16 @@ def findings(
         *_trust(material, texts),
         Heading(texts("head.provenance")),
         provenance_table(material, texts, word),
-        *_more_pictures(texts, names, full=full),
+        *_more_pictures(material, texts, names, full=full),
     ]
     title = texts("title", study=material.study.name)
     return Document(title=title, label=word, blocks=tuple(blocks), lang=texts.lang)
 
 
-def _picture(texts: Texts, name: str) -> Picture:
+def _picture(material: Material, texts: Texts, name: str) -> Picture:
     key, _ = FIGURES[name]
-    return Picture(name, texts(f"{key}.title"), texts(f"{key}.see"))
+    metric = material.axis_label(texts)
+    return Picture(name, texts(f"{key}.title"), texts(f"{key}.see", metric=metric))
 
 
 def _bullets(material: Material, texts: Texts, section: str) -> list[Block]:
@@ -70,11 +71,13 @@ def _bullets(material: Material, texts: Texts, section: str) -> list[Block]:
 def _verdict(material: Material, found: Answer, texts: Texts) -> list[Block]:
     line: list[str | Span] = [strong(found.statement)]
     if found.numbers:
-        line += [f" {texts('rows')} ", row_link(found.numbers), "."]
+        line += [texts("space"), texts("rows"), row_link(found.numbers), texts("stop")]
     blocks: list[Block] = [Heading(texts("head.verdict")), Paragraph(tuple(line))]
     if material.study.status in ("running", "interrupted", "failed"):
         reason = material.study.stop_reason or ""
-        blocks.append(Paragraph(f"{texts(f'study.{material.study.status}')} {reason}".rstrip()))
+        blocks.append(
+            Paragraph(texts("space").join(part for part in (texts(f"study.{material.study.status}"), reason) if part))
+        )
     elif material.study.stop_reason:
         blocks.append(Paragraph(texts("study.stopped", reason=material.study.stop_reason)))
     return [*blocks, *_bullets(material, texts, "first")]
@@ -90,20 +93,20 @@ def _run(material: Material, found: Answer, texts: Texts, server_command: str | 
     notes = [lead]
     if str(material.study.measurement) == "emulated":
         notes.append(texts("run.emulated"))
-    return [*blocks, Paragraph(" ".join(notes)), Code(command, "sh")]
+    return [*blocks, Paragraph(texts("space").join(notes)), Code(command, "sh")]
 
 
 def _settings(material: Material, texts: Texts, word: str, names: list[str]) -> list[Block]:
     table = settings_table(material, texts, word)
     if table is None:
         return []
-    pictures = [_picture(texts, "tradeoff")] if "tradeoff" in names else []
+    pictures = [_picture(material, texts, "tradeoff")] if "tradeoff" in names else []
     return [Heading(texts("head.settings")), table, *pictures]
 
 
 def _section(material: Material, texts: Texts, section: str, names: list[str], shown: tuple[str, ...]) -> list[Block]:
     bullets = _bullets(material, texts, section)
-    pictures = [_picture(texts, name) for name in shown if name in names]
+    pictures = [_picture(material, texts, name) for name in shown if name in names]
     if not bullets and not pictures:
         return []
     empty = [] if bullets else [Paragraph(texts(f"empty.{section}"))]
@@ -121,15 +124,15 @@ def _trust(material: Material, texts: Texts) -> list[Block]:
     return blocks
 
 
-def _more_pictures(texts: Texts, names: list[str], *, full: bool) -> list[Block]:
+def _more_pictures(material: Material, texts: Texts, names: list[str], *, full: bool) -> list[Block]:
     rest = [name for name in names if name not in PLACED]
     if not rest:
         return []
     head = Heading(texts("head.pictures"))
     if full:
-        return [head, *(_picture(texts, name) for name in rest)]
+        return [head, *(_picture(material, texts, name) for name in rest)]
     links: list[Inline] = []
     for name in rest:
-        picture = _picture(texts, name)
+        picture = _picture(material, texts, name)
         links.append((Span(picture.alt, "", PICTURE + name), f": {picture.caption}"))
     return [head, Bullets(tuple(links))]

@@ -14,9 +14,8 @@ from dflash_sweep.report.wording import number
 SECTIONS: dict[str, tuple[str, ...]] = {
     "first": (
         "structural_bound", "break_even", "keep_discard", "correctness", "degenerate_output", "setting_not_applied",
-        "sweet_spot",
     ),
-    "no_matter": ("dead_axis", "saturation"),
+    "axes": ("sweet_spot", "saturation", "dead_axis"),
     "time": ("stage_attribution", "oracle_gate", "host_cost", "prefill_share", "accounting"),
     "failed": ("memory",),
     "trust": ("noise", "drift", "comparability"),

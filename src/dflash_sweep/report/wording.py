@@ -33,7 +33,7 @@ def interval(low: float | None, high: float | None, unit: str = "") -> str:
     """ "9.94 to 11.9 tok/s"; a dash where either end is unknown."""
     if low is None or high is None:
         return DASH
-    text = f"{rate(low)} to {rate(high)}"
+    text = f"[{rate(low)}, {rate(high)}]"
     return f"{text} {unit}".rstrip()
 
 

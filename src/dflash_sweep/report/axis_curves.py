@@ -1,0 +1,117 @@
+"""Figure: the objective and the acceptance length along each ordered axis, with the sweet spot.
+
+Imports matplotlib, `report` siblings. Means are over candidates with the other axes as they were sampled; what
+holds when all else is equal is the business of `axis_effects`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dflash_sweep.records import VerdictStatus
+from dflash_sweep.report import style
+from dflash_sweep.report.axis_effects import ticks
+from dflash_sweep.report.axis_levels import Level, is_ordered, levels
+from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.texts import Texts
+
+MAX_AXES = 12
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+def _value(entry: Candidate) -> float | None:
+    return entry.value
+
+
+def _al(entry: Candidate) -> float | None:
+    return entry.acceptance_length
+
+
+def _axis_names(material: Material) -> list[str]:
+    named = [axis.name for axis in material.study.axes]
+    return [*named, *(name for name in material.varied if name not in named)]
+
+
+def axis_means(material: Material) -> list[tuple[str, list[Level]]]:
+    """Every axis that took two values or more, the one with the widest range of level means first."""
+    found = [(name, levels(material, name, _value)) for name in _axis_names(material)]
+    found = [(name, entries) for name, entries in found if len(entries) > 1]
+    return sorted(found, key=lambda item: -_span(item[1]))[:MAX_AXES]
+
+
+def _span(entries: list[Level]) -> float:
+    means = [level.mean for level in entries]
+    return max(means) - min(means)
+
+
+def _interval_mark(axes: Axes, x: float, level: Level, colour: str, shape: str = "o") -> None:
+    if level.low is not None and level.high is not None:
+        axes.vlines(x, level.low, level.high, color=colour, linewidth=1.8, zorder=3)
+    axes.plot([x], [level.mean], marker=shape, color=colour, markersize=6, zorder=4,
+              markerfacecolor=colour if level.low is not None else style.PAPER)  # fmt: skip
+
+
+def _sweet(material: Material, name: str, entries: list[Level]) -> tuple[int, int] | None:
+    """First and last position inside the sweet spot of a conclusion that holds; None if there is none."""
+    verdict = material.verdict("sweet_spot", name)
+    if (
+        verdict is None
+        or verdict.status is not VerdictStatus.HOLDS
+        or verdict.ci_low is None
+        or verdict.ci_high is None
+    ):
+        return None
+    inside = [
+        position for position, level in enumerate(entries)
+        if any(isinstance(value, int | float) and verdict.ci_low <= value <= verdict.ci_high for value in level.values)
+    ]  # fmt: skip
+    return (inside[0], inside[-1]) if inside else None
+
+
+def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape: str) -> None:
+    for x, level in enumerate(entries):
+        values = [value for entry in level.candidates if (value := getattr(entry, measure_of)) is not None]
+        offsets = (np.arange(len(values)) * _GOLDEN % 1 - 0.5) * 0.32  # spread out without an order of their own
+        axes.plot(x + offsets, values, marker=".", color=style.FAINT, markeredgecolor=style.MUTED,
+                  markeredgewidth=0.4, markersize=5, linestyle="", zorder=1)  # fmt: skip
+        _interval_mark(axes, x, level, colour, shape)
+    axes.plot(range(len(entries)), [level.mean for level in entries], color=colour, linewidth=1.2, zorder=2)
+    ticks(axes, [level.label for level in entries])
+    style.quiet_grid(axes)
+
+
+def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
+    """TPS above, AL below, along each ordered axis with at least three levels (the four widest). None without one."""
+    panels = [
+        (name, entries) for name, entries in axis_means(material) if len(entries) > 2 and is_ordered(material, name)
+    ]
+    panels = panels[:4]
+    if not panels:
+        return None
+    sweet = {name: _sweet(material, name, entries) for name, entries in panels}
+    legend: style.Legend = [
+        (style.marker(style.BLUE), texts("legend.value_mean", unit=material.axis_label(texts))),
+        (style.marker(style.GREEN, "s"), texts("legend.al_mean")),
+        (style.marker(style.MUTED, "."), texts("legend.candidate")),
+    ]
+    if any(sweet.values()):
+        legend.append((style.swatch("#FBE9C8"), texts("legend.sweet_spot")))
+    figure = style.sheet(stamp, texts("fig.curves.title"), texts("fig.curves.see"), body_in=4.4, legend=legend)
+    grid = figure.subplots(2, len(panels), sharey="row", squeeze=False)
+    for column, (name, entries) in enumerate(panels):
+        top, bottom = grid[0][column], grid[1][column]
+        _curve(top, entries, "value", style.BLUE, "o")
+        lower = levels(material, name, _al)
+        if lower:
+            _curve(bottom, lower, "acceptance_length", style.GREEN, "s")
+        if spot := sweet[name]:
+            for axes in (top, bottom):
+                axes.axvspan(spot[0] - 0.4, spot[1] + 0.4, color="#FBE9C8", zorder=0, linewidth=0)
+        top.set_title(style.printable(name, 22))
+        axis = material.axis(name)
+        bottom.set_xlabel(style.printable(axis.unit, 20) if axis is not None and axis.unit else "")
+    grid[0][0].set_ylabel(material.axis_label(texts))
+    grid[1][0].set_ylabel(texts("axis.al_short"))
+    return figure
