@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -210,12 +210,11 @@ class Client:
         """
         options = payload.get("stream_options")
         options = {"include_usage": True} | (options if isinstance(options, dict) else {})
+        turn = _Turn(self, turn_index, log_start, self.timeout_s if timeout_s is None else timeout_s)
         try:
             body = encode_payload(payload | {"stream": True, "stream_options": options})
         except (ValueError, TypeError) as error:
-            now_ns = self._clock()
-            return _failed(turn_index, now_ns, log_start, now_ns, "bad_request", str(error))
-        turn = _Turn(self, turn_index, log_start, self.timeout_s if timeout_s is None else timeout_s)
+            return turn.end("bad_request", str(error))
         return turn.run(body)
 
 
@@ -228,7 +227,7 @@ class _Turn:
         self._stream = ChatStream()
         self._status: int | None = None
         self._headers_ns: int | None = None
-        self._send_ns = 0
+        self._send_ns = self._clock()
 
     def run(self, body: bytes) -> Exchange:
         request = self._client._http.build_request(
@@ -240,8 +239,7 @@ class _Turn:
             extensions={"trace": self._client._trace},
         )
         if self._client.cancelled:
-            self._send_ns = self._clock()
-            return self._exchange("cancelled", "the client was stopped")
+            return self.end("cancelled", "the client was stopped")
         self._send_ns = self._clock()
         try:
             response = self._client._http.send(request, stream=True)
@@ -253,7 +251,7 @@ class _Turn:
             failure = self._network_failure(error)
         if failure is not None and self._client.cancelled:
             failure = ("cancelled", "the turn was broken off")
-        return self._exchange(*(failure or (None, None)))
+        return self.end(*(failure or (None, None)))
 
     def _read(self, response: httpx.Response) -> tuple[str, str] | None:
         self._headers_ns = self._clock()
@@ -309,7 +307,7 @@ class _Turn:
             return "truncated", f"the connection broke in the middle of the answer: {_reason(error)}"
         return "disconnected", _reason(error)
 
-    def _exchange(self, error_type: str | None, error: str | None) -> Exchange:
+    def end(self, error_type: str | None, error: str | None) -> Exchange:
         stream = self._stream
         return Exchange(
             turn_index=self._turn_index,
@@ -335,10 +333,58 @@ class _Turn:
         )
 
 
-def _failed(turn_index: int, send_ns: int, log_start: int, end_ns: int, error_type: str, error: str) -> Exchange:
-    return Exchange(
-        turn_index=turn_index, send_ns=send_ns, end_ns=end_ns, log_start=log_start, error_type=error_type, error=error
-    )
+# ---------------------------------------------------------------- the other side of a proxy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamAnswer:
+    """An answer as it arrives: status, header lines, and the body's bytes exactly as they come. `close` it."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: AsyncIterator[bytes]
+    close: Callable[[], Awaitable[None]]
+
+
+class Upstream:
+    """The server behind a proxy: requests go out as they are, answers come back byte for byte (asyncio)."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = checked_base_url(base_url)
+        # No read timeout: how long a model may think is the agent's decision, not the proxy's.
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        self._http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, follow_redirects=False)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def send(
+        self, method: str, target: str, headers: Sequence[tuple[bytes, bytes]], body: bytes
+    ) -> UpstreamAnswer:
+        """Send a request for `target` (path and query). Raises RequestError if there is no answer at all."""
+        request = self._http.build_request(method, self.base_url + target, content=body or None)
+        request.headers = httpx.Headers([(b"host", request.headers["host"].encode()), *headers])
+        if body:
+            request.headers["content-length"] = str(len(body))
+        try:
+            response = await self._http.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise RequestError(f"{method} {self.base_url}{target}: {_reason(error)}") from error
+        return UpstreamAnswer(
+            status=response.status_code,
+            headers=tuple(response.headers.raw),
+            body=_raw_body(response),
+            close=response.aclose,
+        )
+
+
+async def _raw_body(response: httpx.Response) -> AsyncIterator[bytes]:
+    try:
+        async for piece in response.aiter_raw():
+            yield piece
+    except httpx.HTTPError as error:
+        raise RequestError(f"the server broke off its answer: {_reason(error)}", response.status_code) from error
 
 
 def _reason(error: Exception) -> str:
