@@ -176,6 +176,26 @@ def speedup(
     )
 
 
+def pooled_speedup(
+    candidate: Sequence[float], reference: Sequence[float], spread: Spread, level: float = 0.95
+) -> Interval:
+    """candidate / reference of unpaired runs when the noise is known from other settings' repeats.
+
+    exp(mean log difference ± t(df) · sd · √(1/n + 1/m)): the only interval a single run can have, and it rests on
+    the assumption that the setting is as noisy as the repeated ones. `n` counts the candidate's runs.
+    """
+    x, y = np.log(_floats(candidate)), np.log(_floats(reference))
+    log = float(x.mean() - y.mean())
+    half = float(stats.t.ppf(0.5 + level / 2, spread.df)) * spread.sd * math.sqrt(1 / x.size + 1 / y.size)
+    return Interval(
+        value=math.exp(log),
+        low=math.exp(log - half),
+        high=math.exp(log + half),
+        n=x.size,
+        method=f"log ratio, dispersion of all repeats, t, {spread.df} df, {100 * level:.4g} %",
+    )
+
+
 def _variance(logs: np.ndarray, spread: Spread | None) -> tuple[float, int]:
     """Variance of a mean of log figures and its degrees of freedom."""
     own = Spread(sd=float(logs.std(ddof=1)), df=logs.size - 1)

@@ -10,7 +10,20 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from dflash_sweep.analysis import axis_verdicts
+from dflash_sweep.analysis.accounting import accounting, host_cost, prefill_share
+from dflash_sweep.analysis.applied import setting_not_applied
+from dflash_sweep.analysis.bound import structural_bound
+from dflash_sweep.analysis.breakeven import break_even, oracle_gate
+from dflash_sweep.analysis.comparability import comparability
+from dflash_sweep.analysis.drift import drift
+from dflash_sweep.analysis.effects import axis_effects
 from dflash_sweep.analysis.evidence import Evidence, gather, unknown
+from dflash_sweep.analysis.ledger import keep_discard
+from dflash_sweep.analysis.memory import memory
+from dflash_sweep.analysis.outputs import correctness, degenerate_output
+from dflash_sweep.analysis.repeats import noise
+from dflash_sweep.analysis.stages import stage_attribution
 from dflash_sweep.records import StudyInfo, Verdict, VerdictStatus
 
 VERDICT_IDS: tuple[str, ...] = (
@@ -35,7 +48,23 @@ VERDICT_IDS: tuple[str, ...] = (
 )
 """Every id, in the order of importance in which verdicts are given."""
 
-JUDGES: dict[str, Callable[[Evidence], list[Verdict]]] = {}
+JUDGES: dict[str, Callable[[Evidence], list[Verdict]]] = {
+    "structural_bound": structural_bound,
+    "break_even": break_even,
+    "keep_discard": keep_discard,
+    "correctness": correctness,
+    "degenerate_output": degenerate_output,
+    "setting_not_applied": setting_not_applied,
+    "comparability": comparability,
+    "stage_attribution": stage_attribution,
+    "memory": memory,
+    "oracle_gate": oracle_gate,
+    "noise": noise,
+    "drift": drift,
+    "accounting": accounting,
+    "prefill_share": prefill_share,
+    "host_cost": host_cost,
+}
 
 
 def judge(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> tuple[Verdict, ...]:
@@ -44,10 +73,12 @@ def judge(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> tuple[
     At least one verdict per id; sorted by VERDICT_IDS, within an id those that say something first.
     """
     evidence = gather(trials, turns, study)
-    found: list[Verdict] = []
-    for verdict_id in VERDICT_IDS:
-        judged = JUDGES[verdict_id](evidence) if verdict_id in JUDGES else []
-        found += judged or [unknown(verdict_id, "study", "The rows hold nothing to judge this by.")]
+    found = [verdict for name in JUDGES for verdict in JUDGES[name](evidence)]
+    effects = axis_effects(evidence)
+    for about_axes in (axis_verdicts.dead_axis, axis_verdicts.sweet_spot, axis_verdicts.saturation):
+        found += about_axes(effects, evidence)
+    silent = set(VERDICT_IDS) - {verdict.id for verdict in found}
+    found += [unknown(name, "study", "The rows hold nothing to judge this by.") for name in sorted(silent)]
     return tuple(sorted(found, key=_rank))
 
 

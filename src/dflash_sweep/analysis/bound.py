@@ -1,0 +1,273 @@
+"""The fastest an implementation can be, whatever its settings: the cost of each committed token against plain decoding.
+
+Imports `evidence`, `intervals`, `noise`, `rows`, `metrics` only.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import statsmodels.api as sm
+
+from dflash_sweep import metrics
+from dflash_sweep.analysis.evidence import (
+    FAILS,
+    HOLDS,
+    Evidence,
+    between,
+    committed_per_step,
+    from_interval,
+    plain_ms_per_token,
+    unknown,
+)
+from dflash_sweep.analysis.intervals import Interval, Spread, log_mean_interval, speedup
+from dflash_sweep.analysis.noise import MIN_DF
+from dflash_sweep.analysis.rows import numbers
+from dflash_sweep.records import Verdict
+
+SEQUENTIAL_STAGES = ("exact_ms", "replay_ms")
+"""Stages that are, by their definition, one target decode for each kept token."""
+
+SAME = 0.10
+"""A cost per token within this of plain decoding's is called one plain decode."""
+
+PARTLY = 0.80
+"""Below this share of a plain decode per token the structure alone does not rule speculation out."""
+
+UNKNOWN_CAP = 64
+"""Tokens per step that are taken as possible where nothing limits them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerToken:
+    """A stage whose time is proportional to the tokens committed. `cost`: ms per token; `slope` and `intercept` of a
+    robust regression on tokens per step, None where the rows' acceptance lengths hardly differ."""
+
+    name: str
+    cost: Interval
+    slope: Interval | None
+    intercept: Interval | None
+    per_run: tuple[float, ...]
+
+
+def per_token_stages(rows: pd.DataFrame) -> tuple[PerToken, ...]:
+    """Stages that grow by the same time with each committed token."""
+    found = []
+    for name in metrics.SUMMED_STAGES:
+        stage = per_token(rows, name)
+        if stage is not None:
+            found.append(stage)
+    return tuple(found)
+
+
+def per_token(rows: pd.DataFrame, name: str) -> PerToken | None:
+    """Judge one stage; None if it is absent, or not proportional to the tokens committed.
+
+    Proportional: by definition (SEQUENTIAL_STAGES), or by a robust regression (Huber) on tokens per step whose slope
+    is surely positive, whose intercept is under 15 % of the stage, and that leaves under 5 % of scatter.
+    """
+    length = committed_per_step(rows)
+    table = pd.DataFrame({"length": length, "ms": numbers(rows, name)}).dropna()
+    table = table[(table["length"] > 0) & (table["ms"] > 0)]
+    if len(table) < 2:
+        return None
+    ratios = table["ms"] / table["length"]
+    line = _robust_line(table)
+    if line is None:
+        if name not in SEQUENTIAL_STAGES:
+            return None
+    elif not _proportional(*line, table, name):
+        return None
+    return PerToken(
+        name=name,
+        cost=log_mean_interval(ratios.tolist()),
+        slope=line[0] if line else None,
+        intercept=line[1] if line else None,
+        per_run=tuple(ratios),
+    )
+
+
+def _robust_line(table: pd.DataFrame) -> tuple[Interval, Interval] | None:
+    """Slope and intercept; None if the lengths span less than 10 % or fewer than five rows are there."""
+    if len(table) < 5 or table["length"].max() < 1.1 * table["length"].min() or table["length"].nunique() < 3:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a perfect fit has no scale: the figures are right, the warning is not needed
+        fitted = sm.RLM(table["ms"].to_numpy(), sm.add_constant(table["length"].to_numpy())).fit()
+        ends = fitted.conf_int()
+    names = ("robust regression (Huber)",) * 2
+    intervals = [
+        Interval(value=float(v), low=_finite(low), high=_finite(high), n=len(table), method=m)
+        for v, (low, high), m in zip(fitted.params, ends, names, strict=True)
+    ]
+    return intervals[1], intervals[0]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _proportional(slope: Interval, intercept: Interval, table: pd.DataFrame, name: str) -> bool:
+    typical = float(table["ms"].median())
+    scatter = float(np.median(np.abs(table["ms"] - intercept.value - slope.value * table["length"]))) / typical
+    flat = abs(intercept.value) < 0.15 * typical
+    if name in SEQUENTIAL_STAGES:
+        return slope.value > 0 and abs(intercept.value) < 0.3 * typical
+    return flat and scatter < 0.05 and slope.low is not None and slope.low > 0
+
+
+def length_cap(evidence: Evidence) -> tuple[float, str]:
+    """Most tokens a step can commit in this space, and what limits it."""
+    limits = []
+    for name, extra in (("block_size", 0), ("draft_max", 1), ("budget", 1)):
+        values = [float(v) for v in numbers(evidence.trials, f"knob.{name}").dropna()]
+        axis = evidence.axes.get(name)
+        if axis is not None:
+            values += [float(v) for v in axis.values or () if isinstance(v, (int, float)) and not isinstance(v, bool)]
+            values += [axis.high] if axis.high is not None else []
+        if values:
+            limits.append((max(values) + extra, name))
+    drafted = (numbers(evidence.ranked, "draft_tokens") / numbers(evidence.ranked, "verify_steps")).max()
+    if not limits and np.isfinite(drafted):
+        return max(float(drafted) + 1, 2.0), "drafted tokens per step"
+    longest = float(committed_per_step(evidence.ranked).max()) if len(evidence.ranked) else 1.0
+    return max(min(limits), (longest, "")) if limits else (max(UNKNOWN_CAP, longest), "no limit known")
+
+
+def structural_bound(evidence: Evidence) -> list[Verdict]:
+    """One verdict: holds = no setting of this space can beat plain decoding with this implementation."""
+    rows, subject = evidence.ranked, "implementation"
+    plain = plain_ms_per_token(evidence)
+    step = numbers(rows, "step_ms")
+    if plain is None or not (step > 0).any():
+        missing = "a plain row" if plain is None else "step times"
+        return [unknown("structural_bound", subject, f"The bound needs {missing}, which these rows lack.", len(rows))]
+    stages = per_token_stages(rows)
+    if not stages:
+        return [_unbounded(evidence, plain)]
+    return [_bounded(evidence, max(stages, key=lambda stage: stage.cost.value), plain, step)]
+
+
+def _unbounded(evidence: Evidence, plain: Interval) -> Verdict:
+    text = (
+        "No stage is seen to cost a fixed time for each committed token: the structure does not keep speculation from "
+        f"beating plain decoding ({between(plain, 2, 'ms')} per token)."
+    )
+    lengths = committed_per_step(evidence.ranked).dropna()
+    if len(lengths) < 5 or lengths.max() < 1.1 * lengths.min():
+        return unknown(
+            "structural_bound",
+            "implementation",
+            "The acceptance lengths of these rows differ too little to "
+            "see whether a stage grows with each committed token.",
+            len(lengths),
+        )
+    return Verdict(id="structural_bound", subject="implementation", status=FAILS, statement=text, n=len(lengths))
+
+
+def _bounded(evidence: Evidence, main: PerToken, plain: Interval, step: pd.Series) -> Verdict:
+    rows = evidence.ranked
+    ratio = _against_plain(evidence, main)
+    cap, limit = length_cap(evidence)
+    fixed = _fixed_cost(rows, main, step)
+    need = _needed_length(fixed, plain.value, ratio)
+    fastest = 1000 * cap / (fixed + main.cost.value * cap)
+    ceiling = _rate(main.cost)
+    details: dict[str, object] = {
+        "stage": main.name,
+        "ms_per_token": [main.cost.value, main.cost.low, main.cost.high],
+        "plain_ms_per_token": [plain.value, plain.low, plain.high],
+        "ratio_to_plain": [ratio.value, ratio.low, ratio.high],
+        "slope": [main.slope.value, main.slope.low, main.slope.high] if main.slope else None,
+        "intercept": [main.intercept.value, main.intercept.low, main.intercept.high] if main.intercept else None,
+        "least_other_ms_per_step": fixed,
+        "length_needed": None if math.isinf(need) else need,
+        "length_cap": cap,
+        "length_cap_from": limit,
+        "fastest_tps_at_cap": fastest,
+        "plain_tps": 1000 / plain.value,
+    }
+    share = f"{main.name} costs {between(main.cost, 2, 'ms')} per committed token"
+    if ratio.low is None or ratio.high is None:
+        return unknown(
+            "structural_bound",
+            main.name,
+            f"{share}; plain decoding was measured once ({plain.value:.2f} ms per token), which gives no interval.",
+            ratio.n,
+        )
+    same = abs(ratio.value - 1) <= SAME and ratio.low > 1 - 2 * SAME
+    against = f"{'one plain decode' if same else f'{ratio.value:.2f} plain decodes'} (plain: {between(plain, 2, 'ms')})"
+    holds = ratio.low >= PARTLY and need > cap
+    if holds:
+        reach = "no acceptance length" if math.isinf(need) else f"no acceptance length below {need:.0f}"
+        text = (
+            f"No setting in this space can beat plain decoding: {share}, which is {against}, and drafting costs at least "
+            f"{fixed:.1f} ms a step on top. {reach.capitalize()} makes up for it (limit here: {cap:.0f}, {limit}); even "
+            f"with free drafting it ends at {between(ceiling, 1, 'tok/s')} against {1000 / plain.value:.1f} plain. Stop "
+            f"sweeping: {main.name} must verify all drafted tokens in one pass.{_without(rows, main)}"
+        )
+    else:
+        text = f"{share}, {against}; the structure does not rule out that a setting beats plain decoding."
+    status = HOLDS if holds else FAILS
+    return from_interval(
+        "structural_bound",
+        main.name,
+        status,
+        text,
+        ceiling,
+        "tok/s",
+        details=details,
+        how_to_check=f"{main.name} / tokens committed per step, row by row, against the plain rows",
+    )
+
+
+def _rate(cost: Interval) -> Interval:
+    """ms per token as tokens per second."""
+    return Interval(
+        value=1000 / cost.value,
+        low=1000 / cost.high if cost.high else None,
+        high=1000 / cost.low if cost.low else None,
+        n=cost.n,
+        method=cost.method,
+    )
+
+
+def _without(rows: pd.DataFrame, stage: PerToken) -> str:
+    """What is left to say about rows that verify in another way: they are outside the bound."""
+    other = rows[~(numbers(rows, stage.name) > 0)]
+    if other.empty:
+        return ""
+    rates = numbers(other, "decode_tps").dropna()
+    fastest = f", the fastest at {rates.max():.1f} tok/s" if len(rates) else ""
+    return f" ({len(other)} runs without {stage.name} verify in another way and are outside this bound{fastest}.)"
+
+
+def _against_plain(evidence: Evidence, stage: PerToken) -> Interval:
+    """Cost per committed token over plain decoding's cost per token, both by run, with their pooled dispersion."""
+    plain = (numbers(evidence.plain, "decode_ms") / numbers(evidence.plain, "decode_tokens")).dropna().tolist()
+    spread = _pooled([list(stage.per_run), plain])
+    return speedup(stage.per_run, plain, spread, spread)
+
+
+def _pooled(groups: list[list[float]]) -> Spread | None:
+    logs = [np.log(group) for group in groups if len(group) > 1]
+    df = sum(len(group) - 1 for group in logs)
+    if df < MIN_DF:
+        return None
+    return Spread(sd=math.sqrt(sum(float(((g - g.mean()) ** 2).sum()) for g in logs) / df), df=df)
+
+
+def _fixed_cost(rows: pd.DataFrame, stage: PerToken, step: pd.Series) -> float:
+    """Least time a step took beside the stage, over the rows that have it."""
+    rest = (step - numbers(rows, stage.name)).dropna()
+    return max(0.0, float(rest.min())) if len(rest) else 0.0
+
+
+def _needed_length(fixed: float, plain_ms: float, ratio: Interval) -> float:
+    """Tokens per step from which speculation would win at the lower end of the stage's cost: fixed / (plain − cost)."""
+    saved = plain_ms * (1 - (ratio.low if ratio.low is not None else 0.0))
+    return math.inf if saved <= 0 else fixed / saved

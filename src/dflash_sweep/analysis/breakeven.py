@@ -1,0 +1,183 @@
+"""Break-even acceptance length against the measured one, and the best that switching per step could do.
+
+Imports `evidence`, `intervals`, `stages`, `rows`, `noise` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from dflash_sweep.analysis.evidence import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Evidence,
+    between,
+    committed_per_step,
+    from_interval,
+    plain_ms_per_token,
+    unknown,
+)
+from dflash_sweep.analysis.intervals import Interval, mean_interval, ratio_interval, speedup
+from dflash_sweep.analysis.noise import spreads
+from dflash_sweep.analysis.rows import knobs_of, numbers, setting_text
+from dflash_sweep.records import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEven:
+    """One setting. `needed` = step_ms / plain ms per token (AL*); `measured` = tokens per step; `gain` = their ratio,
+    which is the speed-up over plain decoding, adjusted for the number of settings looked at."""
+
+    setting: str
+    candidate: int | None
+    needed: float
+    measured: Interval
+    gain: Interval
+
+
+def best_setting(evidence: Evidence) -> tuple[pd.DataFrame, int]:
+    """Runs of the best setting with two runs or more (the confirmed one if there is), and among how many it was best."""
+    rows = evidence.ranked
+    confirmed = evidence.study.confirmed_candidate
+    if confirmed is not None and (rows["candidate"] == confirmed).sum() > 1:
+        return rows[rows["candidate"] == confirmed], 1
+    groups = [group for _, group in rows.groupby("knob_key", sort=False) if len(group) > 1]
+    if not groups:
+        return rows.iloc[:0], 0
+    return max(groups, key=lambda group: evidence.sign * float(numbers(group, evidence.column).mean())), len(groups)
+
+
+def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> BreakEven | None:
+    """Break-even of one setting's runs; None without plain rows, step times or acceptance."""
+    plain = plain_ms_per_token(evidence)
+    table = pd.DataFrame(
+        {
+            "length": numbers(rows, "decode_tokens") / numbers(rows, "verify_steps").where(lambda v: v > 0),
+            "step": numbers(rows, "step_ms"),
+            "rate": numbers(rows, "decode_tps"),
+        }
+    ).dropna()
+    reference = (
+        (1000 * numbers(evidence.plain, "decode_tokens") / numbers(evidence.plain, "decode_ms")).dropna().tolist()
+    )
+    if plain is None or len(table) < 2 or not reference:
+        return None
+    spec_spread, plain_spread = spreads(evidence.trials, "decode_tps")
+    level = 1 - 0.05 / max(1, looked_at)
+    named = rows["candidate"].dropna()
+    return BreakEven(
+        setting=setting_text(knobs_of(rows.iloc[0])),
+        candidate=int(named.iloc[0]) if len(named) else None,
+        needed=float(table["step"].mean()) / plain.value,
+        measured=mean_interval(table["length"].tolist()),
+        gain=speedup(table["rate"].tolist(), reference, spec_spread, plain_spread, level),
+    )
+
+
+def break_even(evidence: Evidence) -> list[Verdict]:
+    """One verdict about the best setting: holds = speculation beats plain decoding."""
+    if evidence.plain.empty:
+        return [
+            unknown("break_even", "best setting", "No plain decoding was measured: a speed-up has nothing to refer to.")
+        ]
+    rows, looked_at = best_setting(evidence)
+    found = break_even_of(rows, looked_at, evidence) if len(rows) else None
+    if found is None:
+        why = "No speculative setting has two runs with step times and acceptance counts."
+        return [unknown("break_even", "best setting", why, len(rows))]
+    gain = found.gain
+    shown = (
+        f"{found.setting}: it wins if a step yields more than {found.needed:.2f} tokens (step time over plain ms per "
+        f"token); it yields {between(found.measured, 2)}"
+    )
+    factor = f"{between(gain, 3)} times plain decoding"
+    if gain.low is None or gain.high is None:
+        return [
+            unknown("break_even", found.setting, f"{shown}; plain decoding was measured once, which gives no interval.")
+        ]
+    status = HOLDS if gain.low > 1 else FAILS if gain.high < 1 else UNKNOWN
+    words = {
+        HOLDS: f"Speculation beats plain decoding: {factor}. {shown}.",
+        FAILS: f"Speculation loses to plain decoding: {factor} at the best repeated setting. {shown}.",
+        UNKNOWN: f"Speculation against plain decoding is undecided: {factor}. {shown}.",
+    }[status]
+    details: dict[str, object] = {
+        "needed_length": found.needed,
+        "measured_length": [found.measured.value, found.measured.low, found.measured.high],
+        "candidate": found.candidate,
+        "settings_looked_at": looked_at,
+    }
+    check = "1000 · acceptance_length / step_ms of its rows against 1000 / ms per token of the plain rows"
+    return [
+        from_interval("break_even", found.setting, status, words, gain, "ratio", details=details, how_to_check=check)
+    ]
+
+
+def oracle_gate(evidence: Evidence) -> list[Verdict]:
+    """What switching speculation off for each step that will not pay could give at most (needs histograms)."""
+    plain = plain_ms_per_token(evidence)
+    rows, _ = best_setting(evidence)
+    rows = rows if len(rows) else evidence.ranked
+    histograms = _by_run(evidence.turns, rows)
+    if plain is None or len(histograms) < 2:
+        why = "The engine prints no per-step acceptance histogram" if not histograms else "Only one run has a histogram"
+        why = "No plain decoding was measured" if plain is None else why
+        return [unknown("oracle_gate", "per-step gate", f"{why}: what a per-step switch could give is not known.")]
+    steps = numbers(rows.set_index("uid"), "step_ms")
+    shares, tokens, times = [], [], []
+    for uid, histogram in histograms.items():
+        step_ms = float(steps.loc[uid])
+        if not np.isfinite(step_ms):
+            continue
+        total = sum(histogram.values())
+        shares.append((sum(n for kept, n in histogram.items() if (kept + 1) * plain.value >= step_ms), total))
+        tokens.append(sum((kept + 1) * n for kept, n in histogram.items()))
+        times.append(sum(n * min(step_ms, (kept + 1) * plain.value) for kept, n in histogram.items()))
+    if len(times) < 2:
+        return [unknown("oracle_gate", "per-step gate", "Fewer than two runs have both a histogram and step times.")]
+    best = ratio_interval([1000.0 * token for token in tokens], times)
+    share = ratio_interval([float(part) for part, _ in shares], [float(total) for _, total in shares])
+    ratio = best.scaled(plain.value / 1000)
+    status = HOLDS if ratio.low is not None and ratio.low > 1.005 else FAILS
+    text = (
+        f"{between(share.scaled(100), 1, '%')} of the steps yield enough tokens to pay. A switch that knew each step's "
+        f"outcome would reach {between(best, 1, 'tok/s')}, {ratio.value:.3f} times plain decoding: the most any per-step "
+        f"gate could do."
+    )
+    return [
+        from_interval(
+            "oracle_gate",
+            setting_text(knobs_of(rows.iloc[0])),
+            status,
+            text,
+            best,
+            "tok/s",
+            details={"share_of_steps": share.value, "times_plain": ratio.value},
+            how_to_check="acceptance_histogram of the turns: Σ tokens / Σ min(step_ms, tokens · plain ms)",
+        )
+    ]
+
+
+def _by_run(turns: pd.DataFrame, rows: pd.DataFrame) -> dict[str, dict[int, int]]:
+    """Run → steps by accepted drafts, summed over its counted turns."""
+    if turns.empty or "acceptance_histogram" not in turns.columns:
+        return {}
+    found: dict[str, dict[int, int]] = {}
+    counted = turns[turns["uid"].isin(rows["uid"]) & turns["invalid_reason"].isna() & ~turns["warmup"].astype(bool)]
+    for uid, histogram in zip(counted["uid"], counted["acceptance_histogram"], strict=True):
+        if isinstance(histogram, Mapping) and histogram:
+            run = found.setdefault(str(uid), {})
+            for kept, steps in histogram.items():
+                run[int(kept)] = run.get(int(kept), 0) + int(steps)
+    return found
+
+
+def measured_length(rows: pd.DataFrame) -> Interval | None:
+    """Tokens committed per step over runs."""
+    lengths = committed_per_step(rows).dropna()
+    return mean_interval(lengths.tolist()) if len(lengths) else None

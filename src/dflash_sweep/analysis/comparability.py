@@ -1,0 +1,68 @@
+"""Which rows may be ranked together. Imports `evidence`, `rows`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, unknown
+from dflash_sweep.analysis.rows import row_name, usable
+from dflash_sweep.records import Verdict
+
+
+def comparability(evidence: Evidence) -> list[Verdict]:
+    """Holds = all finished rows were measured under the same terms (key, build, device, prompts, cached tokens)."""
+    rows = usable(evidence.trials, evidence.column)
+    if rows.empty:
+        return [unknown("comparability", "rows", "No run finished: there is nothing to rank.")]
+    apart = rows[~rows.index.isin(evidence.ranked.index) & ~rows.index.isin(evidence.plain.index)]
+    reasons = [
+        *_counted(rows, "comparability_key", "comparability keys"),
+        *_counted(rows, "build", "builds"),
+        *_counted(rows, "device", "devices"),
+        *_prompts(evidence.turns),
+    ]
+    names = [row_name(row) for _, row in apart.iterrows()]
+    if not names and not reasons:
+        text = f"All {len(rows)} finished runs were measured under the same terms and may be ranked together."
+        status = HOLDS
+    else:
+        listed = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+        set_apart = f" {len(names)} runs are kept apart and never ranked with the others: {listed}." if names else ""
+        text = f"Not all rows were measured under the same terms ({'; '.join(reasons)}).{set_apart}"
+        status = FAILS
+    return [
+        Verdict(
+            id="comparability",
+            subject="rows",
+            status=status,
+            statement=text,
+            value=float(len(names)),
+            unit="runs kept apart",
+            n=len(rows),
+            details={"reasons": reasons, "kept_apart": names},
+            how_to_check="columns comparability_key, build and device of the trial table",
+        )
+    ]
+
+
+def _counted(rows: pd.DataFrame, column: str, words: str) -> list[str]:
+    count = int(rows[column].map(str).nunique())
+    return [f"{count} {words}"] if count > 1 else []
+
+
+def _prompts(turns: pd.DataFrame) -> list[str]:
+    """Turns whose prompt, or whose cached part of it, was not the same in all runs."""
+    if turns.empty:
+        return []
+    counted = turns[turns["invalid_reason"].isna() & ~turns["warmup"].astype(bool)]
+    known = counted[counted["prompt_sha256"].map(lambda value: isinstance(value, str) and value != "")]
+    groups = known.groupby(["conversation", "index"])
+    found = []
+    if len(known) and int((groups["prompt_sha256"].nunique() > 1).sum()):
+        found.append(f"{int((groups['prompt_sha256'].nunique() > 1).sum())} turns with more than one prompt text")
+    cached = pd.to_numeric(known["cached_tokens"], errors="coerce").groupby([known["conversation"], known["index"]])
+    if len(known):
+        mixed = int(((cached.min() == 0) & (cached.max() > 0)).sum())
+        if mixed:
+            found.append(f"{mixed} turns whose prompt was cached in some runs and not in others")
+    return found

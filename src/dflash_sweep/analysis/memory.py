@@ -1,0 +1,266 @@
+"""Which part of the space does not fit into memory, and what the memory is made of. Imports `evidence`, `rows`, `levels`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import statsmodels.api as sm
+from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
+
+from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, unknown
+from dflash_sweep.analysis.intervals import Interval, mean_interval
+from dflash_sweep.analysis.rows import is_missing, knob_columns, numbers, row_name, value_text
+from dflash_sweep.frames import KNOB_PREFIX, MEMORY_PREFIX
+from dflash_sweep.records import Verdict
+
+MAX_TERMS = 3
+"""Conditions in the description of what does not fit."""
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(MiB|MB|GiB|GB)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """Settings that run out of memory: all `terms` (knob, value) hold. `failed` of `failed` + `fitted` runs did."""
+
+    terms: tuple[tuple[str, str], ...]
+    failed: int
+    fitted: int
+    share: Interval
+    exceptions: tuple[str, ...]
+
+
+def memory(evidence: Evidence) -> list[Verdict]:
+    """What does not fit; MiB per unit of a knob from messages and log figures; peak memory along the knobs."""
+    found = [*_fits(evidence), *_messages(evidence), *_figures(evidence)]
+    return found or [unknown("memory", "device memory", "No run ran out of memory and no memory figure was recorded.")]
+
+
+def _fits(evidence: Evidence) -> list[Verdict]:
+    rows = evidence.trials
+    failed = rows["failure_kind"].map(str) == "out_of_memory" if len(rows) else pd.Series(dtype=bool)
+    if not failed.any():
+        return []
+    judged = rows[failed | rows["failure_kind"].isna()]
+    misfit = worst_condition(judged, failed.loc[judged.index])
+    if misfit is None:
+        text = f"{int(failed.sum())} runs ran out of memory, in settings that have nothing in common beyond chance."
+        return [unknown("memory", "out of memory", text, int(failed.sum()))]
+    words = " with ".join(f"{name}={value}" for name, value in misfit.terms)
+    device = _device(rows)
+    other = f" Exceptions that fit: {'; '.join(misfit.exceptions)}." if misfit.exceptions else ""
+    near = _nearby(judged, failed.loc[judged.index], misfit)
+    text = f"{words} does not fit{device}: {misfit.failed} of {misfit.failed + misfit.fitted} runs ran out of memory.{other}{near}"
+    return [
+        Verdict(
+            id="memory",
+            subject=words,
+            status=HOLDS if misfit.failed > 1 else UNKNOWN,
+            statement=text,
+            value=misfit.share.value,
+            unit="share of runs",
+            ci_low=misfit.share.low,
+            ci_high=misfit.share.high,
+            n=misfit.failed + misfit.fitted,
+            details={
+                "terms": dict(misfit.terms),
+                "out_of_memory": [row_name(row) for _, row in rows[failed].iterrows()],
+            },
+            how_to_check="failure_kind out_of_memory against the knob columns named; Wilson interval",
+        )
+    ]
+
+
+def _device(rows: pd.DataFrame) -> str:
+    names = [str(name) for name in rows["device"].dropna().unique() if str(name) != "unknown"]
+    sizes = numbers(rows, "device_memory_mib").dropna()
+    size = f" ({sizes.iloc[0] / 1024:.0f} GB)" if len(sizes) else ""
+    return f" on {names[0]}{size}" if len(names) == 1 else ""
+
+
+def worst_condition(rows: pd.DataFrame, failed: pd.Series) -> Misfit | None:
+    """The condition (up to MAX_TERMS knob values) that separates the failed runs best; None if none is beyond chance.
+
+    Best = highest lower end of the Wilson interval of its failure share, fewest terms on ties; it must have failed
+    more often than the rows outside it by Fisher's exact test at 1 %.
+    """
+    texts = {
+        column[len(KNOB_PREFIX) :]: rows[column].map(lambda v: "unset" if is_missing(v) else value_text(v))
+        for column in knob_columns(rows)
+    }
+    varied = {name: text for name, text in texts.items() if text.nunique() > 1}
+    best: tuple[float, int, tuple[tuple[str, str], ...], pd.Series] | None = None
+    for terms, mask in _conditions(varied, failed):
+        n, k = int(mask.sum()), int((mask & failed).sum())
+        low = float(proportion_confint(k, n, method="wilson")[0])
+        if best is None or (low, -len(terms)) > (best[0] + 1e-9, -best[1]):
+            best = (low, len(terms), terms, mask)
+    if best is None or not _beyond_chance(best[3], failed):
+        return None
+    _, _, terms, mask = best
+    n, k = int(mask.sum()), int((mask & failed).sum())
+    low, high = proportion_confint(k, n, method="wilson")
+    fits = rows[mask & ~failed]
+    return Misfit(
+        terms=terms,
+        failed=k,
+        fitted=n - k,
+        share=Interval(value=k / n, low=float(low), high=float(high), n=n, method="Wilson"),
+        exceptions=tuple(f"{row_name(row)} ({_unusual(row, rows, dict(terms))})" for _, row in fits.iterrows()),
+    )
+
+
+def _conditions(
+    varied: dict[str, pd.Series], failed: pd.Series
+) -> Iterator[tuple[tuple[tuple[str, str], ...], pd.Series]]:
+    """Conjunctions of up to MAX_TERMS knob values that hold for at least two failed runs."""
+    single = []
+    for name, text in varied.items():
+        for value in text[failed].unique():
+            mask = text == value
+            if int((mask & failed).sum()) >= 2 and not bool(mask.all()):
+                single.append(((name, str(value)), mask))
+    single.sort(key=lambda entry: int((entry[1] & ~failed).sum()) - int((entry[1] & failed).sum()))
+    for count in range(1, MAX_TERMS + 1):
+        for chosen in combinations(single[:24], count):
+            if len({term[0] for term, _ in chosen}) < count:
+                continue
+            mask = np.logical_and.reduce([m.to_numpy() for _, m in chosen])
+            if int((mask & failed.to_numpy()).sum()) >= 2:
+                yield tuple(term for term, _ in chosen), pd.Series(mask, index=failed.index)
+
+
+def _beyond_chance(mask: pd.Series, failed: pd.Series) -> bool:
+    table = [
+        [int((mask & failed).sum()), int((mask & ~failed).sum())],
+        [int((~mask & failed).sum()), int((~mask & ~failed).sum())],
+    ]
+    return float(stats.fisher_exact(table, alternative="greater").pvalue) < 0.01
+
+
+def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str:
+    """What a row sets differently from most rows, beside the terms."""
+    parts = []
+    for column in knob_columns(rows):
+        name = column[len(KNOB_PREFIX) :]
+        texts = rows[column].map(lambda v: "unset" if is_missing(v) else value_text(v))
+        own = "unset" if is_missing(row[column]) else value_text(row[column])
+        if name not in terms and own != str(texts.mode().iloc[0]):
+            parts.append(f"{name}={own}")
+    return ", ".join(parts[:3]) or "usual settings"
+
+
+def _nearby(rows: pd.DataFrame, failed: pd.Series, misfit: Misfit) -> str:
+    """Runs that share the first term but not all of them, and fit."""
+    name, value = misfit.terms[0]
+    texts = rows[KNOB_PREFIX + name].map(lambda v: "unset" if is_missing(v) else value_text(v))
+    inside = pd.Series(True, index=rows.index)
+    for term, wanted in misfit.terms:
+        column = rows[KNOB_PREFIX + term].map(lambda v: "unset" if is_missing(v) else value_text(v))
+        inside &= column == wanted
+    fits = rows[(texts == value) & ~inside & ~failed]
+    if fits.empty or len(misfit.terms) < 2:
+        return ""
+    others = [term for term, _ in misfit.terms[1:]]
+    shown = ", ".join(
+        f"{row_name(row)} ({', '.join(f'{t}={value_text(row[KNOB_PREFIX + t])}' for t in others)})"
+        for _, row in fits.head(6).iterrows()
+    )
+    return f" {name}={value} fits in {shown}."
+
+
+def _messages(evidence: Evidence) -> list[Verdict]:
+    """Amounts in out-of-memory messages that are proportional to an ordered knob: MiB per unit."""
+    rows = evidence.trials
+    failed = rows[rows["failure_kind"].map(str) == "out_of_memory"] if len(rows) else rows
+    amounts = failed["failure_message"].map(_mib) if len(failed) else pd.Series(dtype=float)
+    amounts = amounts.dropna()
+    found = []
+    for column in knob_columns(rows):
+        per_unit = _proportional(amounts, numbers(failed.loc[amounts.index], column))
+        if per_unit is not None:
+            found.append(_per_unit(column[len(KNOB_PREFIX) :], per_unit, rows))
+    return found
+
+
+def _mib(message: object) -> float | None:
+    matches = _AMOUNT.findall(message) if isinstance(message, str) else []
+    sizes = [float(number) * (1024 if unit.lower().startswith("g") else 1) for number, unit in matches]
+    return max(sizes, default=None)
+
+
+def _proportional(amounts: pd.Series, knob: pd.Series) -> pd.Series | None:
+    """Ratios amount / knob of the rows that agree within 0.1 %, over at least two knob values and three rows."""
+    ratios = (amounts / knob.where(knob > 0)).dropna()
+    for centre in ratios:
+        same = ratios[(ratios / centre - 1).abs() < 0.001]
+        if len(same) >= 3 and knob[same.index].nunique() >= 2:
+            return same
+    return None
+
+
+def _per_unit(name: str, ratios: pd.Series, rows: pd.DataFrame) -> Verdict:
+    interval = mean_interval(ratios.tolist())
+    unit = {"budget": "tree node", "n_ctx": "context token"}.get(name, f"unit of {name}")
+    named = ", ".join(row_name(row) for _, row in rows.loc[ratios.index].iterrows())
+    text = f"What did not fit asked for {between(interval, 3, 'MiB')} per {unit} ({name}), by the messages of {named}."
+    return Verdict(
+        id="memory",
+        subject=f"MiB per {unit}",
+        status=HOLDS,
+        statement=text,
+        value=interval.value,
+        unit=f"MiB per {unit}",
+        ci_low=interval.low,
+        ci_high=interval.high,
+        n=interval.n,
+        how_to_check=f"MiB in the failure message / {name}",
+    )
+
+
+def _figures(evidence: Evidence) -> list[Verdict]:
+    """Peak memory and the log's figures along each ordered knob, all knobs in one linear model."""
+    rows = evidence.ranked
+    columns = ["peak_memory_mib", *(str(c) for c in rows.columns if str(c).startswith(MEMORY_PREFIX))]
+    found = []
+    for column in columns:
+        found += _slopes(rows, column)
+    return found
+
+
+def _slopes(rows: pd.DataFrame, column: str) -> list[Verdict]:
+    y = numbers(rows, column)
+    names = [c for c in knob_columns(rows) if numbers(rows, c).nunique() > 1 and numbers(rows, c).notna().all()]
+    good = rows[y.notna()]
+    if len(good) < len(names) + 4 or not names or y.nunique() < 2:
+        return []
+    x = pd.DataFrame({name: numbers(good, name) for name in names})
+    fitted = sm.OLS(y[good.index], sm.add_constant(x, has_constant="add")).fit()
+    ends = fitted.conf_int(0.01 / len(names))
+    found = []
+    for name in names:
+        low, high = (float(value) for value in ends.loc[name])
+        if np.isfinite(low) and np.isfinite(high) and (low > 0 or high < 0) and float(fitted.rsquared) > 0.5:
+            knob = name[len(KNOB_PREFIX) :]
+            slope = Interval(value=float(fitted.params[name]), low=low, high=high, n=len(good), method="least squares")
+            found.append(
+                Verdict(
+                    id="memory",
+                    subject=f"{column} per {knob}",
+                    status=HOLDS,
+                    statement=f"{column} grows by {between(slope, 4, 'MiB')} per unit of {knob}.",
+                    value=slope.value,
+                    unit="MiB",
+                    ci_low=low,
+                    ci_high=high,
+                    n=len(good),
+                    how_to_check=f"{column} against the ordered knobs, linear model",
+                )
+            )
+    return found

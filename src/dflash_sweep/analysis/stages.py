@@ -1,0 +1,141 @@
+"""Where the time of a step goes, and what a faster stage would give. Imports `evidence`, `intervals`, `rows`, `metrics`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from dflash_sweep import metrics
+from dflash_sweep.analysis import levels as lv
+from dflash_sweep.analysis.evidence import HOLDS, Evidence, between, committed_per_step, from_interval, unknown
+from dflash_sweep.analysis.intervals import Interval, ratio_interval
+from dflash_sweep.analysis.rows import numbers, setting_text
+from dflash_sweep.analysis.rows import knobs_of as row_knobs
+from dflash_sweep.records import Verdict
+
+MIN_SHARE = 0.01
+"""Stages below one percent of the step are left out of the sentences."""
+
+STAGE_ALPHA = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """One stage of one setting. `share` of step_ms over runs; `halved_tps`/`removed_tps`: decode rate without half or all
+    of it (Amdahl), at the same acceptance length."""
+
+    name: str
+    ms: float
+    share: Interval
+    halved_tps: float
+    removed_tps: float | None
+
+
+def focus(evidence: Evidence) -> pd.DataFrame:
+    """Rows of the setting that sentences are about: the confirmed one, else the one with the most runs (best on ties)."""
+    rows = evidence.ranked
+    confirmed = evidence.study.confirmed_candidate
+    if confirmed is not None and (rows["candidate"] == confirmed).any():
+        return rows[rows["candidate"] == confirmed]
+    if rows.empty:
+        return rows
+    groups = rows.groupby("knob_key", sort=False)
+    ranked = max(
+        groups, key=lambda item: (len(item[1]), evidence.sign * float(numbers(item[1], evidence.column).mean()))
+    )
+    return ranked[1]
+
+
+def stage_costs(rows: pd.DataFrame) -> tuple[StageCost, ...]:
+    """Stages of one setting, most expensive first; () without step and stage times. Pooled over steps."""
+    step, steps = numbers(rows, "step_ms"), numbers(rows, "verify_steps")
+    length = committed_per_step(rows)
+    good = rows[(step > 0) & (steps > 0) & length.notna()]
+    if good.empty:
+        return ()
+    weight = numbers(good, "verify_steps")
+    total = numbers(good, "step_ms") * weight
+    tokens = numbers(good, "decode_tokens").where(lambda v: v > 0, committed_per_step(good) * weight)
+    costs = []
+    for name in metrics.SUMMED_STAGES:
+        time = numbers(good, name) * weight
+        if time.isna().any() or time.sum() <= 0:
+            continue
+        share = ratio_interval(time.tolist(), total.tolist())
+        rest = float(total.sum() - time.sum())
+        costs.append(
+            StageCost(
+                name=name,
+                ms=float(time.sum() / weight.sum()),
+                share=share,
+                halved_tps=1000 * float(tokens.sum()) / float(total.sum() - time.sum() / 2),
+                removed_tps=1000 * float(tokens.sum()) / rest if rest > 0 else None,
+            )
+        )
+    return tuple(sorted(costs, key=lambda cost: -cost.ms))
+
+
+def movers(evidence: Evidence) -> dict[str, tuple[str, ...]]:
+    """Stage → axes that move it (F test of the axis's levels, all stages and axes adjusted together by Bonferroni)."""
+    rows = evidence.ranked
+    axes = lv.knob_axes(rows) if len(rows) >= 4 else {}
+    stages = [name for name in metrics.SUMMED_STAGES if (numbers(rows, name) > 0).sum() >= 4]
+    found: dict[str, list[str]] = {name: [] for name in stages}
+    tests = max(1, len(stages) * len(axes))
+    for stage in stages:
+        for axis in axes:
+            prepared = lv.prepare(rows, axis, axes, stage, matched=False)
+            fitted = lv.fit(prepared) if prepared is not None else None
+            if fitted is not None and fitted.f_p * tests < STAGE_ALPHA:
+                found[stage].append(axis)
+    return {stage: tuple(names) for stage, names in found.items()}
+
+
+def stage_attribution(evidence: Evidence) -> list[Verdict]:
+    """One verdict per stage above MIN_SHARE, the most expensive first."""
+    rows = focus(evidence)
+    costs = stage_costs(rows)
+    if not costs:
+        return [
+            unknown("stage_attribution", "step", "The engine prints no stage times, or no run has them.", len(rows))
+        ]
+    moved = movers(evidence)
+    setting = setting_text(row_knobs(rows.iloc[0]))
+    return [_attributed(cost, moved.get(cost.name, ()), setting) for cost in costs if cost.share.value >= MIN_SHARE]
+
+
+def _attributed(cost: StageCost, axes: tuple[str, ...], setting: str) -> Verdict:
+    gone = "" if cost.removed_tps is None else f", without it {cost.removed_tps:.1f} tok/s"
+    movers_text = f" Moved by {', '.join(axes)}." if axes else ""
+    single = cost.share.n < 2
+    statement = (
+        f"{cost.name}: {cost.ms:.1f} ms a step, {between(cost.share.scaled(100), 1, '%')} of it; at half its time "
+        f"{cost.halved_tps:.1f} tok/s{gone}.{movers_text}"
+    )
+    if single:
+        return Verdict(
+            id="stage_attribution",
+            subject=cost.name,
+            status=unknown("", "", "").status,
+            statement=statement,
+            value=cost.share.value,
+            unit="share of step",
+            n=cost.share.n,
+        )
+    return from_interval(
+        "stage_attribution",
+        cost.name,
+        HOLDS,
+        statement,
+        cost.share,
+        "share of step",
+        details={
+            "ms_per_step": cost.ms,
+            "halved_tps": cost.halved_tps,
+            "removed_tps": cost.removed_tps,
+            "moved_by": list(axes),
+            "setting": setting,
+        },
+        how_to_check="rows of the setting in details: stage column / step_ms, weighted by verify_steps",
+    )
