@@ -19,9 +19,10 @@ from dflash_sweep.traces.canonical import read, with_hash
 from dflash_sweep.traces.changes import Change, summary
 from dflash_sweep.traces.detect import by_name, detect, is_own_format
 from dflash_sweep.traces.importers.base import SYSTEM_PROMPT, TOOL_SCHEMAS, Call, Format, Ledger
+from dflash_sweep.traces.message_rules import CleanMemo
 from dflash_sweep.traces.normalise import Normalised, NormaliseOptions, NothingToSend, normalise, normalise_answer
 from dflash_sweep.traces.sources import open_source
-from dflash_sweep.traces.threads import in_time_order, thread
+from dflash_sweep.traces.threads import SharedMessages, by_group, conversations, in_time_order
 
 _OWN = "dflash-sweep"
 _FAITHFUL = (SYSTEM_PROMPT, TOOL_SCHEMAS, "assistant_answers", "texts", "history", "compaction")
@@ -124,7 +125,7 @@ def import_trace(
         read=ledger.read,
         used=ledger.used,
         skipped=dict(ledger.skipped),
-        changes=tuple(builder.changes),
+        changes=builder.changes,
         warnings=tuple(ledger.warnings),
     )
 
@@ -132,7 +133,7 @@ def import_trace(
 def _own(path: Path, options: NormaliseOptions) -> Imported:
     """A trace of this program, normalised again: for files edited by hand or recorded as they were sent."""
     trace, warnings = read(path)
-    changes: dict[Change, None] = {}
+    changes: dict[tuple[str, Change], None] = {}
     turns = []
     skipped: Counter[str] = Counter()
     for turn in trace.turns:
@@ -141,7 +142,7 @@ def _own(path: Path, options: NormaliseOptions) -> Imported:
         except NothingToSend as error:
             skipped[str(error)] += 1
             continue
-        changes |= dict.fromkeys(done.changes)
+        changes |= dict.fromkeys((turn.conversation, change) for change in done.changes)
         turns.append(replace(turn, messages=done.messages, tools=done.tools, tool_choice=done.tool_choice))
     if not turns:
         raise TraceError(f"{path}: nothing can be replayed: no turn has a user message")
@@ -151,7 +152,7 @@ def _own(path: Path, options: NormaliseOptions) -> Imported:
         read=len(trace.turns),
         used=len(turns),
         skipped=dict(skipped),
-        changes=tuple(changes),
+        changes=tuple(change for _, change in changes),
         warnings=warnings,
     )
 
@@ -164,19 +165,38 @@ class _Builder:
         self.ledger = ledger
         self.side = side
         self.options = options
-        self.changes: dict[Change, None] = {}
+        self._changes: dict[tuple[str, Change], None] = {}
+        self._memo = CleanMemo(keep_reasoning=options.reasoning == "keep")
         self._side_used = {"system": False, "tools": False}
 
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What the normaliser changed: once for each message, however many turns have it in their history."""
+        return tuple(change for _, change in self._changes)
+
     def turns(self, calls: Sequence[Call]) -> tuple[Turn, ...]:
+        shared = SharedMessages()
+        ready: list[tuple[Call, Normalised]] = []
+        for call in calls:
+            try:
+                done = normalise(
+                    self._with_system(call.messages), self._tools(call), call.tool_choice, self.options, self._memo
+                )
+            except NothingToSend as error:
+                self.ledger.skip(f"call with {error} in its history")
+            else:
+                ready.append((call, replace(done, messages=shared.share(done.messages))))
+        groups = [call.conversation for call, _ in ready]
+        histories = [done.messages for _, done in ready]
+        names = by_group(groups) if self.form.synthetic else conversations(groups, histories, shared)
         indices: Counter[str] = Counter()
         ends: dict[str, float | None] = {}
         turns = []
-        for conversation, call in thread(calls):
-            turn = self._turn(conversation, indices[conversation], call, ends.get(conversation))
-            if turn is not None:
-                indices[conversation] += 1
-                ends[conversation] = call.ended_s
-                turns.append(turn)
+        for name, (call, done) in zip(names, ready, strict=True):
+            self._changes |= dict.fromkeys((name, change) for change in done.changes)
+            turns.append(self._turn(name, indices[name], call, done, ends.get(name)))
+            indices[name] += 1
+            ends[name] = call.ended_s
         return tuple(turns)
 
     def check_side_files_used(self, path: str | Path) -> None:
@@ -185,13 +205,7 @@ class _Builder:
             if given is not None and not self._side_used[option]:
                 raise TraceError(f"{path}: every request has its own {option} already; leave --{option} out")
 
-    def _turn(self, conversation: str, index: int, call: Call, ended_before_s: float | None) -> Turn | None:
-        try:
-            done = normalise(self._with_system(call.messages), self._tools(call), call.tool_choice, self.options)
-        except NothingToSend as error:
-            self.ledger.skip(f"call with {error} in its history")
-            return None
-        self.changes |= dict.fromkeys(done.changes)
+    def _turn(self, conversation: str, index: int, call: Call, done: Normalised, ended_before_s: float | None) -> Turn:
         answer = self._answer(call, done)
         prompt_tokens = call.prompt_tokens or estimated_tokens(message_chars(done.messages))
         return Turn(
@@ -222,6 +236,8 @@ class _Builder:
         if self.side.tools is not None:
             self._side_used["tools"] = True
             return list(self.side.tools)
+        if TOOL_SCHEMAS in self.ledger.losses and not self.side.infer_tools:
+            return call.tools
         names = _called_names(call)
         if names and self.side.infer_tools:
             self.ledger.lose(TOOL_SCHEMAS, "not recorded: permissive ones were made up from the calls")

@@ -65,6 +65,10 @@ class Changes:
     def add(self, kind: ChangeKind, place: int = -1, detail: str = "") -> None:
         self._seen[Change(kind, place, detail)] = None
 
+    def take(self, other: Changes) -> None:
+        """Add everything that another collection holds."""
+        self._seen |= other._seen
+
     def listed(self) -> tuple[Change, ...]:
         return tuple(self._seen)
 

@@ -147,6 +147,25 @@ def _note_removed(raw: Mapping[str, Any], role: str, place: int, changes: Change
             changes.add(ChangeKind.KEY, place, str(key))
 
 
+class CleanMemo:
+    """Messages cleaned before: the calls of one session share their history's objects, so each is cleaned once."""
+
+    def __init__(self, *, keep_reasoning: bool) -> None:
+        self._keep_reasoning = keep_reasoning
+        # The raw message is kept as well, so that its id stays its own for as long as the memo lives.
+        self._done: dict[tuple[int, int], tuple[Any, dict[str, Any] | None, Changes]] = {}
+
+    def clean(self, raw: Any, place: int, changes: Changes) -> dict[str, Any] | None:
+        """As `clean_message`; the result is shared and must not be changed."""
+        key = (id(raw), place)
+        if key not in self._done:
+            own = Changes()
+            self._done[key] = (raw, clean_message(raw, place, own, keep_reasoning=self._keep_reasoning), own)
+        _, message, own = self._done[key]
+        changes.take(own)
+        return message
+
+
 def clean_message(raw: Any, place: int, changes: Changes, *, keep_reasoning: bool) -> dict[str, Any] | None:
     """A recorded message with only what servers know; None if it is no message. Tool ids are left for turn_order."""
     if not isinstance(raw, Mapping):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_sweep.traces.changes import Change, Changes
-from dflash_sweep.traces.message_rules import clean_message
+from dflash_sweep.traces.message_rules import CleanMemo, clean_message
 from dflash_sweep.traces.tool_rules import clean_tool_choice, clean_tools
 from dflash_sweep.traces.turn_order import finished_answer, order_messages
 
@@ -66,14 +66,17 @@ def normalise(
     tools: Any = None,
     tool_choice: Any = None,
     options: NormaliseOptions | None = None,
+    memo: CleanMemo | None = None,
 ) -> Normalised:
-    """The same request in the form that every server accepts. Raises NothingToSend when it has no user message."""
+    """The same request in the form that every server accepts. Raises NothingToSend when it has no user message.
+
+    `memo` (made for the same options) saves work where many calls share message objects.
+    """
     options = options or NormaliseOptions()
+    memo = memo or CleanMemo(keep_reasoning=options.reasoning == "keep")
     changes = Changes()
     cleaned = [
-        message
-        for position, raw in enumerate(messages)
-        if (message := clean_message(raw, position, changes, keep_reasoning=options.reasoning == "keep")) is not None
+        message for position, raw in enumerate(messages) if (message := memo.clean(raw, position, changes)) is not None
     ]
     ordered, answer = order_messages(
         cleaned, changes, late_system=options.late_system, strict_roles=options.strict_roles

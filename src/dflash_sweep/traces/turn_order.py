@@ -8,7 +8,9 @@ conversation keep sharing their beginning.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from dflash_sweep.traces.changes import ChangeKind, Changes
@@ -119,8 +121,9 @@ class _Results:
     def claim(self, call: _Message, position: int) -> int | None:
         """Position of the result of this call, None if it has none. Results without id or name follow their call."""
         key = self._key(call)
-        later = [at for at in self._calls_at[key] if at > position]
-        limit = later[0] if later else len(self._messages)
+        calls = self._calls_at[key]
+        later = bisect_right(calls, position)
+        limit = calls[later] if later < len(calls) else len(self._messages)
         found = self._first_free(self._results_at.get(key, []), position, limit)
         if found is None:
             found = self._first_free(self._results_at.get("none", []), position, self._next_assistant(position))
@@ -133,7 +136,12 @@ class _Results:
         return next((at for at in following if self._messages[at]["role"] == "assistant"), len(self._messages))
 
     def _first_free(self, positions: Sequence[int], after: int, before: int) -> int | None:
-        return next((at for at in positions if after < at < before and at not in self.claimed), None)
+        for at in islice(positions, bisect_right(positions, after), None):
+            if at >= before:
+                return None
+            if at not in self.claimed:
+                return at
+        return None
 
     def has_call(self, message: _Message) -> bool:
         return self._result_key(message) in self._calls_at

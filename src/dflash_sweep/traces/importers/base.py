@@ -51,7 +51,8 @@ class Ledger:
         self.warnings: list[str] = []
 
     def skip(self, reason: str, count: int = 1) -> None:
-        self.skipped[reason] += count
+        if count:
+            self.skipped[reason] += count
 
     def lose(self, what: str, why: str) -> None:
         """Note that the source does not hold something a faithful replay needs. `what` is a short key."""
