@@ -201,24 +201,31 @@ def devices_for(
     return found[:workers]
 
 
-def make(kind: str, devices: tuple[Device, ...], *, address: str = "local", temp_dir: str | None = None) -> Pool:
+def make(
+    kind: str,
+    devices: tuple[Device, ...],
+    *,
+    address: str = "local",
+    temp_dir: str | None = None,
+    run_trial: RunTrial = trial.run_trial,
+) -> Pool:
     """The pool of that kind over these devices. Raises ConfigError for an unknown kind or what the kind cannot do."""
     if kind == "inline":
         if len(devices) != 1:
             raise ConfigError(
                 f"cluster.workers={len(devices)}: cluster.kind=inline has exactly 1; use cluster.kind=ray"
             )
-        return InlinePool(devices[0])
+        return InlinePool(devices[0], run_trial)
     if kind == "ray":
         if address == "local":
-            _own_ray_token()
+            own_ray_token()
         from dflash_sweep.ray_pool import RayPool  # seconds of import time that no other pool should pay
 
-        return RayPool(devices, address=address, temp_dir=temp_dir)
+        return RayPool(devices, address=address, temp_dir=temp_dir, run_trial=run_trial)
     raise ConfigError(f"cluster.kind={kind}: not known; allowed: {', '.join(POOL_KINDS)}")
 
 
-def _own_ray_token() -> None:
+def own_ray_token() -> None:
     """A token of this process for its own Ray, which listens on every interface.
 
     Ray reads it while it is imported, so this comes first; its default token would go into the user's home.

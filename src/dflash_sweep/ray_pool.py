@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
 import tempfile
 from collections import deque
@@ -90,12 +91,15 @@ def check_temp_dir(folder: str) -> str:
 
 
 def default_temp_dir() -> str:
-    """A short folder of this user, so that another user's Ray on the same machine is no hindrance."""
-    for parent in (tempfile.gettempdir(), "/tmp"):
-        folder = str(Path(parent) / f"dfs-ray-{os.getuid()}")
-        if len(os.fsencode(folder)) + len(_LONGEST_SOCKET) <= SOCKET_PATH_LIMIT:
-            return folder
-    return folder
+    """A short folder of this process alone; those of our processes that have died are removed on the way."""
+    parent = Path(tempfile.gettempdir())
+    name = f"dfs-ray-{os.getuid()}-"
+    if len(os.fsencode(parent / f"{name}4194304")) + len(_LONGEST_SOCKET) > SOCKET_PATH_LIMIT:
+        parent = Path("/tmp")
+    for old in parent.glob(f"{name}*"):
+        if not Path("/proc", old.name.removeprefix(name)).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    return str(parent / f"{name}{os.getpid()}")
 
 
 class RayPool:
@@ -117,7 +121,8 @@ class RayPool:
         self._closed = False
         self._run_trial = run_trial
         self._queue: deque[TrialSpec] = deque()
-        self._connect(address, len(devices), check_temp_dir(temp_dir or default_temp_dir()))
+        self._own_temp_dir = default_temp_dir() if temp_dir is None else None
+        self._connect(address, len(devices), check_temp_dir(temp_dir or self._own_temp_dir or ""))
         self._remote = ray.remote(num_gpus=1 if self._gpus else 0, num_cpus=0, max_restarts=0)(Worker)
         self._seats = [_Seat(device, self._actor(device)) for device in devices]
         if not self._local and self._gpus:
@@ -212,6 +217,8 @@ class RayPool:
             ray.kill(seat.actor)
         ray.shutdown()
         server.reap()
+        if self._own_temp_dir is not None:
+            shutil.rmtree(self._own_temp_dir, ignore_errors=True)
 
     def __enter__(self) -> RayPool:
         return self
