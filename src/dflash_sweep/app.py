@@ -30,7 +30,7 @@ EXIT_OK, EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED = 0, 2, 3, 130
 Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 """Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
 
-_OPEN_SECTIONS = ("space.", "fixed.", "engine.options.", "engine.env.", "sampler.options.")
+_OPEN_SECTIONS = ("space.", "fixed.", "plain.", "engine.options.", "engine.env.", "sampler.options.")
 """Sections whose keys are the user's own."""
 
 _LOG = logging.getLogger(__name__)

@@ -89,7 +89,7 @@ class Driver:
 
     def _phases(self) -> None:
         plain = Role.BASELINE, self._protocol.baseline_repeats
-        self._play("baseline", repeats(*plain, speculative=False, knobs=self._plain_knobs()))
+        self._play("baseline", repeats(*plain, speculative=False, knobs=self._context.preflight.plain))
         if not any(self._value(trial) is not None for trial in self._trials if not trial.speculative):
             raise StudyFailed(f"plain decoding could not be measured: {self._last_failure()}")
         default = Role.CALIBRATE, self._protocol.default_repeats
@@ -149,7 +149,7 @@ class Driver:
             objective=self._objective,
             n_trials=config.n_trials,
             fixed=fixed,
-            plain_knobs=self._plain_knobs(),
+            plain_knobs=self._context.preflight.plain,
             canary_every=self._protocol.canary_every,
             retries=self._protocol.retries,
             stored=self._trials,
@@ -174,7 +174,7 @@ class Driver:
         if not blocks:
             return
         finalists = self._finalists()
-        plan = confirm_blocks(finalists, self._plain_knobs(), blocks, derive(self._seed, "order"))
+        plan = confirm_blocks(finalists, self._context.preflight.plain, blocks, derive(self._seed, "order"))
         due = [unfinished(block, self._name, self._trials, self._protocol.retries) for block in plan]
 
         def decision() -> confirm.Decision:
@@ -275,10 +275,6 @@ class Driver:
         )
 
     # ------------------------------------------------------------ what is known
-
-    def _plain_knobs(self) -> Knobs:
-        """Fixed knobs apply to plain decoding too; the adapter leaves out those of speculation."""
-        return self._context.preflight.fixed
 
     def _default_knobs(self) -> Knobs:
         """The setting people start from: the first seed point, else the engine's own defaults."""

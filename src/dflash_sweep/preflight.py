@@ -31,9 +31,10 @@ _MAX_CHECKED_POINTS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What a study will run. `effective_points` None = the space is continuous or too large to count.
+    """What a study will run.
 
-    `impossible` maps a reason to the number of points it rules out.
+    `plain` are all knobs of plain decoding, the fixed ones included. `effective_points` None = the space is continuous
+    or too large to count. `impossible` maps a reason to the number of points it rules out.
     """
 
     engine: EngineSettings
@@ -44,6 +45,7 @@ class Preflight:
     space: SearchSpace
     axes: tuple[AxisInfo, ...]
     fixed: Knobs
+    plain: Knobs
     seed_points: tuple[Knobs, ...]
     effective_points: int | None
     dead_axes: tuple[str, ...]
@@ -137,6 +139,7 @@ def examine(
     max_turns: int | None,
     space: SearchSpace,
     fixed: Knobs,
+    plain: Knobs,
     seed_points: tuple[Knobs, ...],
     devices: Callable[[], tuple[Device, ...]],
     objective_needs_text: bool = True,
@@ -145,6 +148,7 @@ def examine(
     settings = _bind_options(engine, settings)
     bound = SearchSpace(axes=tuple(bind_axis(engine, axis) for axis in space.axes))
     fixed = bind_knobs(engine, fixed, "fixed")
+    plain = {**fixed, **bind_knobs(engine, plain, "plain")}
     seeds = tuple(bind_knobs(engine, point, f"seed_points[{index}]") for index, point in enumerate(seed_points))
     trace = limit_turns(traces.load(traces.resolve(trace_path)), max_turns)
     if objective_needs_text and trace.header.content_kind != "real":
@@ -167,6 +171,7 @@ def examine(
         space=bound,
         axes=tuple(_describe(engine, axis) for axis in bound.axes),
         fixed=fixed,
+        plain=plain,
         seed_points=seeds,
         effective_points=len(distinct) if small else None,
         dead_axes=_dead_axes(engine, bound, fixed, points),

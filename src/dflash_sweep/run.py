@@ -80,6 +80,7 @@ def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
         max_turns=chosen.config.trace.max_turns,
         space=chosen.space,
         fixed=chosen.fixed,
+        plain=chosen.plain,
         seed_points=chosen.seed_points,
         devices=lambda: pool.devices_for(
             engine.facts, chosen.config.cluster.workers, chosen.engine, os.environ.get("CUDA_VISIBLE_DEVICES")

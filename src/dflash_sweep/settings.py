@@ -128,6 +128,7 @@ class Config:
     progress: str = "auto"  # auto | live | plain | quiet
     space: dict[str, Any] = field(default_factory=dict)  # knob -> values, in Hydra's sweep grammar
     fixed: dict[str, Any] = field(default_factory=dict)  # knob -> value for every candidate
+    plain: dict[str, Any] = field(default_factory=dict)  # knob -> value for plain decoding only, beside `fixed`
     seed_points: list[Any] = field(default_factory=list)  # knob -> value maps measured first
     engine: EngineConfig = field(default_factory=EngineConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)
@@ -184,6 +185,7 @@ class Settings:
     study_name: str
     space: SearchSpace
     fixed: Knobs
+    plain: Knobs
     seed_points: tuple[Knobs, ...]
     engine: EngineSettings
     policy: ReplayPolicy
@@ -310,6 +312,7 @@ def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: in
         study_name=config.study_name,
         space=parse_space(space_section),
         fixed=_knobs("fixed", config.fixed),
+        plain=_knobs("plain", config.plain),
         seed_points=tuple(seed_point(index, point) for index, point in enumerate(config.seed_points)),
         engine=engine,
         policy=ReplayPolicy(
