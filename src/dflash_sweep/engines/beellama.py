@@ -122,7 +122,7 @@ class BeellamaEngine:
         temperature = knobs.get("proposal_temp")
         if isinstance(temperature, int | float) and -1 < temperature < 0:
             problems.append(f"proposal_temp={temperature}: --spec-draft-temp takes −1 (the target's) or 0 and more")
-        problems += _cache_problems(build, knobs) + _draft_problems(settings, build)
+        problems += _cache_problems(build, knobs) + _draft_problems(settings, build, knobs)
         return tuple(problems)
 
     def effective_point(self, knobs: Knobs) -> Knobs:
@@ -250,22 +250,26 @@ def _cache_problems(build: EngineBuild, knobs: Knobs) -> list[str]:
     return problems
 
 
-def _draft_problems(settings: EngineSettings, build: EngineBuild) -> list[str]:
-    """A draft file of the other dialect's layout loads for a minute and then fails: say it at once."""
+def _draft_problems(settings: EngineSettings, build: EngineBuild, knobs: Knobs) -> list[str]:
+    """A draft file of the other dialect's layout loads for a minute and then fails; a deeper block is clamped."""
     if settings.draft_model is None:
         return []
     from dflash_sweep import gguf_meta
 
     try:
         architecture = gguf_meta.details(settings.draft_model)["architecture"]
+        most = gguf_meta.max_draft_tokens(settings.draft_model)
     except EngineMissing as error:
         return [str(error)]
+    problems, depth = [], knobs.get("draft_max")
     if build.dialect.startswith("B") and architecture == "dflash-draft":
-        return [
+        problems.append(
             f"engine.draft_model: an old dflash-draft file; {build_name(build)} loads only upstream's dflash. "
             "Convert it with the project's scripts/convert-dflash-draft-to-upstream.py"
-        ]
-    return []
+        )
+    if isinstance(depth, int) and most is not None and depth > most:
+        problems.append(f"draft_max={depth}: the draft's block holds {most} drafts; the server would clamp it to that")
+    return problems
 
 
 def _rendered_defs() -> tuple[KnobDef, ...]:

@@ -96,9 +96,7 @@ def main(arguments: list[str], argv: list[str]) -> NoReturn:
         die("usage: launch_server.py [-h]\n\noptions:\n" + "\n".join(rows), 0, out=True)
     given = parse(version, argv[2:])
     model = Model(version, given)
-    log(
-        "[2026-01-02 03:04:05] Load weight end. type=Model, dtype=torch.bfloat16, avail mem=10.00 GB, mem usage=2.50 GB."
-    )
+    log("[2026-01-02 03:04:05] Load weight end. type=Model, avail mem=10.00 GB, mem usage=2.50 GB.")
     log("[2026-01-02 03:04:05] KV Cache is allocated. #tokens: 8192, K size: 1.00 GB, V size: 1.00 GB")
     if model.speculative:
         backend = given.get("--speculative-draft-attention-backend", "flashinfer")

@@ -84,9 +84,7 @@ class Model:
                     "acceptance_histogram": HISTOGRAM, "mean_acceptance_length": 1 + ACCEPTED / STEPS,
                 }  # fmt: skip
         if self.config:
-            log(
-                "(APIServer pid=7) INFO 01-02 03:04:05 [metrics.py:120] SpecDecoding metrics: Mean acceptance length: 2.44"
-            )
+            log("(APIServer pid=7) INFO 01-02 03:04:05 [m] SpecDecoding metrics: Mean acceptance length: 2.44")
         yield last
 
     def metrics(self) -> tuple[int, str, str]:
@@ -133,9 +131,7 @@ def main(arguments: list[str], argv: list[str]) -> NoReturn:
         depth = int(model.config["num_speculative_tokens"])
         room = int(given.get("--max-num-batched-tokens", "8192")) // (depth + 1)
         if room < int(given.get("--max-num-seqs", "1")):
-            log(
-                f"WARNING draft pass needs {depth + 1} query tokens per request. Overriding max_num_active_seqs to {room}"
-            )
+            log(f"WARNING draft pass needs {depth + 1} query tokens. Overriding max_num_active_seqs to {room}")
     stub = Stub(given["--host"], int(given["--port"]), model.pages(), model.chat)
     if stub.server is None:
         die("(APIServer pid=7) OSError: [Errno 98] Address already in use".lower(), 1)
