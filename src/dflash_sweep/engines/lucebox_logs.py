@@ -151,7 +151,7 @@ def _take_profile(segment: Segment, text: str) -> None:
         segment.profile_steps, segment.profile, segment.in_timing = int(head[1]), {}, True
     elif segment.in_timing and _TIMING_END.search(text):
         segment.in_timing = False
-    elif segment.in_timing and (row := _TIMING_ROW.match(text)):
+    elif segment.in_timing and (row := _TIMING_ROW.search(text)):
         stage = TIMING_STAGES.get(row[1])
         if stage is None and "unknown_stage" not in segment.notes:
             segment.notes.append("unknown_stage")
