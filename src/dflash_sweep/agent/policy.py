@@ -6,7 +6,7 @@ step before must hold, so a script that no longer fits the repository stops inst
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -36,7 +36,6 @@ class Script:
     requests: tuple[Request, ...]
     tools: tuple[str, ...] | None = None
     system_prompt: str | None = None
-    note: str = field(default="")
 
 
 _RENDER_OLD = """\
@@ -290,5 +289,3 @@ AGENT_SHORT = Script(
         ),
     ),
 )
-
-SCRIPTS = {script.name: script for script in (AGENT, AGENT_SHORT)}

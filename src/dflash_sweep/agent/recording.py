@@ -16,6 +16,7 @@ from dflash_sweep.records import RecordedAnswer, Trace, TraceHeader, Turn
 from dflash_sweep.traces.canonical import with_hash
 
 _MIN_MAX_TOKENS = 32
+ESTIMATE = "estimate: 3.3 characters a token"
 _NOTE = (
     "A scripted policy decided the texts and the calls; the tools were really run on the sample repository "
     "and their results kept. No model answered while this was recorded."
@@ -100,7 +101,7 @@ def record(
     script: Script,
     folder: Path,
     count_tokens: Callable[[str], int] = estimated_tokens,
-    tokenizer: str = "estimate: 3.3 characters a token",
+    tokenizer: str = ESTIMATE,
 ) -> Trace:
     """Play a script in a fresh sample repository below `folder` and return the trace, one turn a model call.
 
