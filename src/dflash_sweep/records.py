@@ -175,7 +175,10 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPolicy:
-    """How a trace is played. Part of the comparability key: rows with different policies are not ranked together."""
+    """How a trace is played. Part of the comparability key: rows with different policies are not ranked together.
+
+    `fresh_server`: every trial starts a server of its own; False = trials of one launch may share one, warm.
+    """
 
     mode: str = "teacher_forced"  # | free_running
     warmup_turns: int = 1
@@ -189,6 +192,7 @@ class ReplayPolicy:
     pauses: str = "drop"  # | keep | compress
     min_decode_tokens: int = 8
     turn_timeout_s: float = 600.0
+    fresh_server: bool = True
     request_fields: dict[str, Any] = field(default_factory=dict)
 
 
