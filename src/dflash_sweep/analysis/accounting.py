@@ -1,4 +1,7 @@
-"""Time nobody accounts for, prefill's share, and what waits on the host. Imports `evidence`, `intervals`, `rows`, `metrics`."""
+"""Time nobody accounts for, prefill's share, and what waits on the host.
+
+Imports `evidence`, `intervals`, `rows`, `stages` and `metrics` only.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def accounting(evidence: Evidence) -> list[Verdict]:
     good = gaps[gaps.abs() <= TOLERANCE]
     typical = mean_interval((good if len(good) else gaps).tolist())
     if bad.empty:
-        text = f"The stages add up to the step: {between(typical.scaled(100), 2, '%')} of it is left over in {len(gaps)} runs."
+        left = between(typical.scaled(100), 2, "%")
+        text = f"The stages add up to the step: {left} of it is left over in {len(gaps)} runs."
     else:
         names = ", ".join(row_name(row) for _, row in bad.iterrows())
         text = (
@@ -85,8 +89,8 @@ def prefill_share(evidence: Evidence) -> list[Verdict]:
     share = ratio_interval(table["prompt"].tolist(), (table["prompt"] + table["decode"]).tolist())
     ceiling = f"at most {1 / share.value:.1f} times as fast" if share.value > 0 else "as fast as decode gets"
     text = (
-        f"Prompt processing is {between(share.scaled(100), 1, '%')} of the server's time: if decoding took no time at all, "
-        f"a turn would be {ceiling}."
+        f"Prompt processing is {between(share.scaled(100), 1, '%')} of the server's time: if decoding took no time at "
+        f"all, a turn would be {ceiling}."
     )
     status = HOLDS if share.value > 0.2 else FAILS
     return [

@@ -25,7 +25,8 @@ def setting_not_applied(evidence: Evidence) -> list[Verdict]:
     names = [row_name(row) for _, row in failed.iterrows()]
     unseen = f" Not shown by any server: {', '.join(silent)}." if silent else ""
     if not checked and not names:
-        return [unknown("setting_not_applied", "settings", f"No server showed its settings.{unseen}", len(trials))]
+        why = "No server showed its settings: whether they were in force is not known."
+        return [unknown("setting_not_applied", "settings", why, len(trials))]
     if names or wrong:
         listed = "; ".join([*wrong[:5], *(f"{name}: {message}" for name, message in _messages(failed)[:5])])
         text = f"{len(names) + len(wrong)} settings were asked for but not in force: {listed}.{unseen}"

@@ -57,7 +57,7 @@ def _dead(effect: AxisEffect, evidence: Evidence) -> Verdict:
             "acceptance_moves": effect.acceptance_moves,
             "comparison": effect.rows.method,
             "levels": _level_details(effect),
-            "rows": [int(number) for number in evidence.ranked.loc[effect.rows.index, "number"]],
+            "rows": [int(number) for number in evidence.ranked["number"].iloc[effect.rows.places]],
         },
         how_to_check=_CHECK,
     )
@@ -123,7 +123,7 @@ def _sweet(effect: AxisEffect, evidence: Evidence) -> Verdict:
         details={
             "best_values": [rows.levels[code].text for code in part],
             "worse": {_texts(rows, group): [r.value, r.low, r.high] for group, r in cut.others.items()},
-            "interval": "ci_low and ci_high are values of the axis; ratios to the best values, adjusted for their number",
+            "interval": "ci_low and ci_high are values of the axis; ratios are to the best values, adjusted",
             "p_adjusted": effect.p_adjusted,
         },
         how_to_check=_CHECK,
@@ -154,6 +154,11 @@ def _saturated(effect: AxisEffect, evidence: Evidence) -> Verdict | None:
     compared = rows.levels[knee.usual if knee.above_usual else knee.knee].text
     if above is None:
         return unknown("saturation", effect.name, f"{effect.name}: nothing above {text} was tried with all else equal.")
+    place = rows.levels[knee.usual if knee.above_usual else knee.knee].low or 0.0
+    runs_above = sum(n for n, level in zip(rows.counts, rows.levels, strict=True) if (level.low or 0.0) > place)
+    if runs_above < 2:
+        why = f"{effect.name}: one run above {compared} cannot show whether more brings anything."
+        return unknown("saturation", effect.name, why, runs_above)
     low, high = above.low or 0.0, above.high or float("inf")
     gains = low > 1 if evidence.sign > 0 else high < 1
     small = high < effect.margin if evidence.sign > 0 else low > 1 / effect.margin
@@ -165,7 +170,8 @@ def _saturated(effect: AxisEffect, evidence: Evidence) -> Verdict | None:
         f"{percent(above)} against {compared}.",
         FAILS: f"{effect.name}: {evidence.study.objective} still gains above {compared} ({percent(above)}), though the "
         f"acceptance length stops rising at {text}.",
-        UNKNOWN: f"{effect.name}: the acceptance length stops rising at {text}, but what {evidence.study.objective} does "
+        UNKNOWN: f"{effect.name}: the acceptance length stops rising at {text}, but what {evidence.study.objective} "
+        "does 
         f"above {compared} is undecided ({percent(above)}).",
     }[status]
     return from_interval(

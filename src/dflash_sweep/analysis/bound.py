@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
+from statsmodels.robust.robust_linear_model import RLM
+from statsmodels.tools.tools import add_constant
 
 from dflash_sweep import metrics
 from dflash_sweep.analysis.evidence import (
@@ -97,7 +98,7 @@ def _robust_line(table: pd.DataFrame) -> tuple[Interval, Interval] | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a perfect fit has no scale: the figures are right, the warning is not needed
-        fitted = sm.RLM(table["ms"].to_numpy(), sm.add_constant(table["length"].to_numpy())).fit()
+        fitted = RLM(table["ms"].to_numpy(), add_constant(table["length"].to_numpy())).fit()
         ends = fitted.conf_int()
     names = ("robust regression (Huber)",) * 2
     intervals = [
@@ -205,10 +206,10 @@ def _bounded(evidence: Evidence, main: PerToken, plain: Interval, step: pd.Serie
     if holds:
         reach = "no acceptance length" if math.isinf(need) else f"no acceptance length below {need:.0f}"
         text = (
-            f"No setting in this space can beat plain decoding: {share}, which is {against}, and drafting costs at least "
-            f"{fixed:.1f} ms a step on top. {reach.capitalize()} makes up for it (limit here: {cap:.0f}, {limit}); even "
-            f"with free drafting it ends at {between(ceiling, 1, 'tok/s')} against {1000 / plain.value:.1f} plain. Stop "
-            f"sweeping: {main.name} must verify all drafted tokens in one pass.{_without(rows, main)}"
+            f"No setting in this space can beat plain decoding: {share}, which is {against}, and the rest of a step "
+            f"takes at least {fixed:.1f} ms on top. {reach.capitalize()} makes up for it (limit here: {cap:.0f}, {limit}); "
+            f"even with free drafting it ends at {between(ceiling, 1, 'tok/s')} against {1000 / plain.value:.1f} "
+            f"plain. Stop sweeping: {main.name} must verify all drafted tokens in one pass.{_without(rows, main)}"
         )
     else:
         text = f"{share}, {against}; the structure does not rule out that a setting beats plain decoding."

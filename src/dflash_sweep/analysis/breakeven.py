@@ -24,7 +24,7 @@ from dflash_sweep.analysis.evidence import (
 )
 from dflash_sweep.analysis.intervals import Interval, mean_interval, ratio_interval, speedup
 from dflash_sweep.analysis.noise import spreads
-from dflash_sweep.analysis.rows import knobs_of, numbers, setting_text
+from dflash_sweep.analysis.rows import numbers, short_setting
 from dflash_sweep.records import Verdict
 
 
@@ -41,7 +41,7 @@ class BreakEven:
 
 
 def best_setting(evidence: Evidence) -> tuple[pd.DataFrame, int]:
-    """Runs of the best setting with two runs or more (the confirmed one if there is), and among how many it was best."""
+    """Runs of the best setting with two runs or more (the confirmed one if any), and among how many it was best."""
     rows = evidence.ranked
     confirmed = evidence.study.confirmed_candidate
     if confirmed is not None and (rows["candidate"] == confirmed).sum() > 1:
@@ -62,16 +62,15 @@ def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> Bre
             "rate": numbers(rows, "decode_tps"),
         }
     ).dropna()
-    reference = (
-        (1000 * numbers(evidence.plain, "decode_tokens") / numbers(evidence.plain, "decode_ms")).dropna().tolist()
-    )
+    rates = 1000 * numbers(evidence.plain, "decode_tokens") / numbers(evidence.plain, "decode_ms")
+    reference = rates.dropna().tolist()
     if plain is None or len(table) < 2 or not reference:
         return None
     spec_spread, plain_spread = spreads(evidence.trials, "decode_tps")
     level = 1 - 0.05 / max(1, looked_at)
     named = rows["candidate"].dropna()
     return BreakEven(
-        setting=setting_text(knobs_of(rows.iloc[0])),
+        setting=short_setting(rows.iloc[0], evidence.ranked),
         candidate=int(named.iloc[0]) if len(named) else None,
         needed=float(table["step"].mean()) / plain.value,
         measured=mean_interval(table["length"].tolist()),
@@ -82,9 +81,7 @@ def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> Bre
 def break_even(evidence: Evidence) -> list[Verdict]:
     """One verdict about the best setting: holds = speculation beats plain decoding."""
     if evidence.plain.empty:
-        return [
-            unknown("break_even", "best setting", "No plain decoding was measured: a speed-up has nothing to refer to.")
-        ]
+        return [unknown("break_even", "best setting", "No plain decoding was measured: nothing to compare with.")]
     rows, looked_at = best_setting(evidence)
     found = break_even_of(rows, looked_at, evidence) if len(rows) else None
     if found is None:
@@ -97,9 +94,8 @@ def break_even(evidence: Evidence) -> list[Verdict]:
     )
     factor = f"{between(gain, 3)} times plain decoding"
     if gain.low is None or gain.high is None:
-        return [
-            unknown("break_even", found.setting, f"{shown}; plain decoding was measured once, which gives no interval.")
-        ]
+        why = f"{shown}; plain decoding was measured once, which gives no interval."
+        return [unknown("break_even", found.setting, why)]
     status = HOLDS if gain.low > 1 else FAILS if gain.high < 1 else UNKNOWN
     words = {
         HOLDS: f"Speculation beats plain decoding: {factor}. {shown}.",
@@ -146,13 +142,13 @@ def oracle_gate(evidence: Evidence) -> list[Verdict]:
     status = HOLDS if ratio.low is not None and ratio.low > 1.005 else FAILS
     text = (
         f"{between(share.scaled(100), 1, '%')} of the steps yield enough tokens to pay. A switch that knew each step's "
-        f"outcome would reach {between(best, 1, 'tok/s')}, {ratio.value:.3f} times plain decoding: the most any per-step "
-        f"gate could do."
+        f"outcome would reach {between(best, 1, 'tok/s')}, {ratio.value:.3f} times plain decoding: the most any "
+        f"per-step gate could do."
     )
     return [
         from_interval(
             "oracle_gate",
-            setting_text(knobs_of(rows.iloc[0])),
+            short_setting(rows.iloc[0], evidence.ranked),
             status,
             text,
             best,

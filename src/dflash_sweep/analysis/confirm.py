@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
 from scipy import stats
+from statsmodels.regression.linear_model import OLS
 
 from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable
@@ -175,7 +175,7 @@ def _contenders(table: pd.DataFrame, alpha: float) -> list[Any]:
         },
         index=long.index,
     )
-    fit = sm.OLS(long.to_numpy(), design.to_numpy()).fit()
+    fit = OLS(long.to_numpy(), design.to_numpy()).fit()
     means = fit.params[: len(settings)]
     order = list(np.argsort(-means, kind="stable"))
     best, kept = order[0], [order[0]]

@@ -1,4 +1,7 @@
-"""Whether the machine changed during the study: repeats of identical settings along time. Imports `evidence`, `rows`."""
+"""Whether the machine changed during the study: repeats of identical settings along time.
+
+Imports `evidence`, `intervals` and `rows` only.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import math
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
 from scipy import stats
+from statsmodels.regression.linear_model import OLS
 
-from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, from_interval, percent, unknown
+from dflash_sweep.analysis.evidence import FAILS, HOLDS, UNKNOWN, Evidence, from_interval, percent, unknown
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.rows import numbers, usable
 from dflash_sweep.records import Verdict
@@ -18,6 +21,9 @@ DRIFT_ALPHA = 0.005
 """A drift is reported only at this level: it is looked for in every study."""
 
 MIN_DF = 4
+
+MAX_HIDDEN = 1.05
+"""An interval wider than this (or than what two runs of one setting differ by) could hide a drift that matters."""
 
 
 def drift(evidence: Evidence) -> list[Verdict]:
@@ -33,7 +39,7 @@ def drift(evidence: Evidence) -> list[Verdict]:
         return [
             unknown("drift", "machine", "All repeats were run at the same time: a drift could not show.", len(table))
         ]
-    fitted = sm.OLS(centred["log"].to_numpy(), centred["time"].to_numpy()).fit()
+    fitted = OLS(centred["log"].to_numpy(), centred["time"].to_numpy()).fit()
     slope, scale = float(fitted.params[0]), math.sqrt(len(table) - 1) / math.sqrt(df)
     error = float(fitted.bse[0]) * scale  # one mean a setting was taken out before the fit
     half = float(stats.t.ppf(0.975, df)) * error
@@ -46,6 +52,13 @@ def drift(evidence: Evidence) -> list[Verdict]:
         method=f"t, {df} df",
     )
     moved = p < DRIFT_ALPHA
+    limit = math.exp(1.96 * math.sqrt(2) * evidence.noise.sd) if evidence.noise else MAX_HIDDEN
+    if half > math.log(max(limit, MAX_HIDDEN)) and not moved:
+        text = (
+            f"Repeats of the same setting moved by {percent(change)} over the study: too few of them are spread over "
+            "time to tell a drift from noise."
+        )
+        return [from_interval("drift", "machine", UNKNOWN, text, change, "ratio", details={"p": p})]
     text = (
         f"The machine changed: repeats of the same setting moved by {percent(change)} from the first to the last run."
         if moved

@@ -16,8 +16,9 @@ from statsmodels.stats.multitest import multipletests
 from dflash_sweep.analysis import levels as lv
 from dflash_sweep.analysis.evidence import Evidence, committed_per_step
 from dflash_sweep.analysis.intervals import Interval
-from dflash_sweep.analysis.levels import Fit, LevelRows
+from dflash_sweep.analysis.levels import AxisTable, Fit, LevelRows
 from dflash_sweep.analysis.noise import Noise, repeat_noise
+from dflash_sweep.analysis.rows import numbers
 
 ALPHA = 0.02
 """Family-wise level of all axis effects of a study together."""
@@ -62,14 +63,14 @@ def axis_effects(evidence: Evidence) -> tuple[AxisEffect, ...]:
     rows = evidence.ranked
     if len(rows) < 4:
         return ()
-    axes = lv.knob_axes(rows)
-    lengths = rows.assign(**{LENGTH: committed_per_step(rows)})
-    noise = repeat_noise(lengths, LENGTH)
+    table = lv.axis_table(rows)
+    lengths = committed_per_step(rows)
+    noise = repeat_noise(rows.assign(**{LENGTH: lengths}), LENGTH)
     found = []
-    for name in axes:
-        chosen = _chosen(evidence, name, axes)
+    for name in table.names:
+        chosen = _chosen(evidence, name, table)
         if chosen is not None:
-            found.append(_untested(name, *chosen, _acceptance_moves(lengths, name, axes, noise), evidence))
+            found.append(_untested(name, *chosen, _acceptance_moves(table, name, lengths, noise), evidence))
     if not found:
         return ()
     adjusted = multipletests([effect.p for effect in found], method="holm")[1]
@@ -81,11 +82,12 @@ def axis_effects(evidence: Evidence) -> tuple[AxisEffect, ...]:
     )
 
 
-def _chosen(evidence: Evidence, name: str, axes: dict[str, tuple[str, ...]]) -> tuple[LevelRows, Fit] | None:
+def _chosen(evidence: Evidence, name: str, table: AxisTable) -> tuple[LevelRows, Fit] | None:
     """The way of comparing that has the smaller standard errors; how large the effect is plays no part."""
+    figures = numbers(evidence.ranked, evidence.column)
     options: list[tuple[float, int, LevelRows, Fit]] = []
     for matched in (True, False):
-        rows = lv.prepare(evidence.ranked, name, axes, evidence.column, matched=matched)
+        rows = lv.prepare(table, name, figures, matched=matched)
         fitted = lv.fit(rows) if rows is not None else None
         if rows is not None and fitted is not None:
             fitted = _with_noise(fitted, evidence, rows)
@@ -131,14 +133,12 @@ def numeric_codes(rows: LevelRows) -> list[int]:
     return [code for code, level in enumerate(rows.levels) if level.low is not None]
 
 
-def _acceptance_moves(
-    rows: pd.DataFrame, axis: str, axes: dict[str, tuple[str, ...]], noise: Noise | None
-) -> bool | None:
+def _acceptance_moves(table: AxisTable, axis: str, lengths: pd.Series, noise: Noise | None) -> bool | None:
     """Whether the acceptance length differs between levels of otherwise identical settings.
 
     Where repeats never differ (greedy decoding of one prompt), any difference counts.
     """
-    prepared = lv.prepare(rows, axis, axes, LENGTH, matched=True)
+    prepared = lv.prepare(table, axis, lengths, matched=True)
     if prepared is None:
         return None
     if noise is not None and noise.df >= MIN_REPEAT_DF:

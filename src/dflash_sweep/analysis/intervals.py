@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import statsmodels.api as sm
 from scipy import stats
+from statsmodels.regression.linear_model import WLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float], l
     value = float(x.sum() / y.sum())
     if x.size < 2:
         return Interval(value=value, low=None, high=None, n=1, method="single run")
-    fit = sm.WLS(x, y[:, None], weights=1 / y).fit(cov_type="HC1", use_t=True)
+    fit = WLS(x, y[:, None], weights=1 / y).fit(cov_type="HC1", use_t=True)
     half = float(stats.t.ppf(0.5 + level / 2, x.size - 1)) * float(fit.bse[0])
     return Interval(
         value=value, low=value - half, high=value + half, n=x.size, method=f"pooled ratio, t, {x.size - 1} df"

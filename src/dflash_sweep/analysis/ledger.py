@@ -26,7 +26,8 @@ CLAIM_ALPHA = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One setting against the incumbent at its time. `decision`: first, keep, discard, undecided, crash or invalid."""
+    """One setting against the incumbent at its time. `decision`: first, keep, discard, undecided,
+    crash, invalid (finished without a figure) or apart (another build or other terms: not compared)."""
 
     name: str
     setting: str
@@ -74,7 +75,9 @@ def steps(evidence: Evidence) -> tuple[Step, ...]:
     for group in groups:
         values = numbers(usable(group, evidence.column), evidence.column)
         decision, ratio = "crash" if group["failure_kind"].notna().any() else "invalid", None
-        if len(values) and group["setting"].iloc[0] in ranked:
+        if len(values) and group["setting"].iloc[0] not in ranked:
+            decision = "apart"
+        elif len(values):
             if incumbent is None:
                 decision, incumbent = "first", values
             else:
@@ -130,21 +133,27 @@ def _graded(
     alpha: float,
 ) -> Claim:
     own = numbers(rows[rows["setting"] == row["setting"]], evidence.column)
-    common = {"name": row_name(row), "replicated": len(own) > 1}
+
+    def claim(ratio: Interval | None, survives: bool, why: str) -> Claim:
+        return Claim(
+            name=row_name(row),
+            against=None if before is None else row_name(before),
+            ratio=ratio,
+            replicated=len(own) > 1,
+            survives=survives,
+            why=why,
+        )
+
     if before is None:
-        return Claim(**common, against=None, ratio=None, survives=True, why="the first kept run: nothing to beat")
+        return claim(None, True, "the first kept run: nothing to beat")
     if before["setting"] == row["setting"]:
-        why = f"the very setting of {row_name(before)}: a repeat is no improvement"
-        return Claim(**common, against=row_name(before), ratio=None, survives=False, why=why)
+        return claim(None, False, f"the very setting of {row_name(before)}: a repeat is no improvement")
     other = numbers(rows[rows["setting"] == before["setting"]], evidence.column)
     ratio = _compare(own, other, spread, alpha)
     if ratio is None or ratio.low is None or ratio.high is None:
-        return Claim(
-            **common, against=row_name(before), ratio=ratio, survives=False, why="no repeats: no noise to compare with"
-        )
+        return claim(ratio, False, "no repeats: no noise to compare with")
     survives = ratio.low > 1 if evidence.sign > 0 else ratio.high < 1
-    why = "beyond the noise" if survives else "inside the noise"
-    return Claim(**common, against=row_name(before), ratio=ratio, survives=survives, why=why)
+    return claim(ratio, survives, "beyond the noise" if survives else "inside the noise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +220,7 @@ def _confirmed(evidence: Evidence) -> list[Verdict]:
         planned_blocks=planned if isinstance(planned, int) and planned > 0 else None,
     )
     status = {"winner": HOLDS, "not_distinguishable": FAILS}.get(decision.outcome, UNKNOWN)
-    details = {
+    details: dict[str, object] = {
         "outcome": decision.outcome,
         "winner": decision.winner,
         "contenders": list(decision.contenders),
@@ -249,12 +258,14 @@ def _confirmed(evidence: Evidence) -> list[Verdict]:
 def _counts(evidence: Evidence) -> Verdict:
     found = steps(evidence)
     counts = Counter(step.decision for step in found)
-    runs = int(len(evidence.trials))
-    valid = int(len(usable(evidence.trials, evidence.column)))
+    runs = len(evidence.trials)
+    valid = len(usable(evidence.trials, evidence.column))
     better = counts["keep"]
-    listed = ", ".join(f"{counts[word]} {word}" for word in ("keep", "discard", "undecided", "crash", "invalid"))
+    listed = ", ".join(
+        f"{counts[word]} {word}" for word in ("keep", "discard", "undecided", "crash", "invalid", "apart")
+    )
     text = (
-        f"Of {runs} runs, {valid} valid; of {len(found)} settings {better} surely better than the incumbent: {listed}."
+        f"Of {runs} runs, {valid} valid; of {len(found)} settings {better} surely better than its incumbent: {listed}."
     )
     if evidence.noise is None:
         return unknown(
@@ -269,14 +280,22 @@ def _counts(evidence: Evidence) -> Verdict:
         unit="settings",
         n=valid,
         details={"steps": [_step_details(step) for step in found], "counts": dict(counts)},
-        how_to_check="details.steps: each setting against the incumbent of the moment, adjusted for the number of steps",
+        how_to_check="details.steps: each setting against the incumbent of the moment, adjusted",
     )
 
 
 def _step_details(step: Step) -> dict[str, object]:
-    ratio = step.ratio
-    ends = [ratio.value, ratio.low, ratio.high] if ratio else None
-    return {"row": step.name, "setting": step.setting, "decision": step.decision, "runs": step.runs, "ratio": ends}
+    return {
+        "row": step.name,
+        "setting": step.setting,
+        "decision": step.decision,
+        "runs": step.runs,
+        "ratio": _numbers(step.ratio),
+    }
+
+
+def _numbers(ratio: Interval | None) -> list[float | None] | None:
+    return [ratio.value, ratio.low, ratio.high] if ratio else None
 
 
 def _claims(evidence: Evidence) -> list[Verdict]:
@@ -287,7 +306,10 @@ def _claims(evidence: Evidence) -> list[Verdict]:
     dead = [claim for claim in graded if not claim.survives]
     kept = "; ".join(_claim_words(claim) for claim in alive) or "none"
     lost = "; ".join(_claim_words(claim) for claim in dead) or "none"
-    text = f"Of {len(graded)} claimed improvements (keep) {len(alive)} survive the noise. Survive: {kept}. Do not survive: {lost}."
+    text = (
+        f"Of {len(graded)} claimed improvements (keep) {len(alive)} survive the noise. "
+        f"Survive: {kept}. Do not survive: {lost}."
+    )
     if evidence.noise is None:
         return [unknown("keep_discard", "claims", f"{text} No repeats: the noise is not known.", len(graded))]
     return [
@@ -300,7 +322,7 @@ def _claims(evidence: Evidence) -> list[Verdict]:
             unit="claims",
             n=len(evidence.ranked),
             details={"claims": [_claim_details(claim) for claim in graded]},
-            how_to_check="all runs of the claimed setting against all runs of the one kept before, adjusted for the claims",
+            how_to_check="all runs of the claimed setting against all runs of the one kept before, adjusted",
         )
     ]
 
@@ -311,14 +333,13 @@ def _claim_words(claim: Claim) -> str:
 
 
 def _claim_details(claim: Claim) -> dict[str, object]:
-    ratio = claim.ratio
     return {
         "row": claim.name,
         "against": claim.against,
         "replicated": claim.replicated,
         "survives": claim.survives,
         "why": claim.why,
-        "ratio": [ratio.value, ratio.low, ratio.high] if ratio else None,
+        "ratio": _numbers(claim.ratio),
     }
 
 
@@ -351,14 +372,10 @@ def _changes(evidence: Evidence) -> list[Verdict]:
             details={
                 "largest": widest.name,
                 "changes": [
-                    {
-                        "row": c.name,
-                        "build": c.build,
-                        "ratio": [c.ratio.value, c.ratio.low, c.ratio.high] if c.ratio else None,
-                    }
+                    {"row": c.name, "build": c.build, "ratio": _numbers(c.ratio), "told_apart": c.told_apart}
                     for c in found
                 ],
             },
-            how_to_check="each changed run against the unchanged runs of its setting, adjusted for the number of changes",
+            how_to_check="each changed run against the unchanged runs of its setting, adjusted for their number",
         )
     ]

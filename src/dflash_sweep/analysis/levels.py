@@ -1,4 +1,4 @@
-"""Levels of one axis, compared with everything else held equal. Imports `rows` and `intervals` only.
+"""Levels of one axis, compared with everything else held equal. Imports `rows`, `intervals` and `frames` only.
 
 Two ways. *Matched*: only rows that differ in nothing but this axis are compared (a search that changes one thing at a
 time gives many). *Additive*: all rows, the other axes allowed for by a linear model on the log scale (a sampler that
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from dflash_sweep.analysis.intervals import Interval
-from dflash_sweep.analysis.rows import is_missing, numbers, value_text
+from dflash_sweep.analysis.rows import is_missing, value_text
 from dflash_sweep.frames import KNOB_PREFIX
 
 MAX_LEVELS = 6
@@ -44,7 +45,7 @@ class LevelRows:
     """Rows prepared for comparing the levels of one axis.
 
     `codes`: level of each row; `y`: log figure; `nuisance`: columns for all that is held equal; `ordered`: levels are
-    numbers in rising order; `method`: matched or additive; `mode`: the setting of the unordered knobs it is about.
+    numbers in rising order; `method`: matched or additive; `places`: the rows' places in the table they come from.
     """
 
     axis: str
@@ -54,8 +55,7 @@ class LevelRows:
     nuisance: np.ndarray
     ordered: bool
     method: str
-    index: pd.Index
-    mode: str = ""
+    places: np.ndarray
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -72,91 +72,126 @@ class Fit:
     means: np.ndarray
 
 
-def knob_axes(rows: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """Axis name → knob columns. Knobs that always change together make one axis ("cache_type_k + cache_type_v")."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisTable:
+    """The axes of some rows as arrays, made once. Knobs that always change together make one axis ("a + b").
+
+    `texts`: axis → level of each row as integer; `labels`: axis → text per level; `figures`: axis → value (NaN where
+    unset) of numeric axes; `ordered`: numeric, no flag, at least two values; `device`: device of each row as integer.
+    """
+
+    index: pd.Index
+    texts: dict[str, np.ndarray]
+    labels: dict[str, tuple[str, ...]]
+    figures: dict[str, np.ndarray]
+    ordered: dict[str, bool]
+    device: np.ndarray
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.texts)
+
+
+def axis_table(rows: pd.DataFrame) -> AxisTable:
+    """Axes with two levels or more among `rows`."""
     groups: dict[tuple[int, ...], list[str]] = {}
+    found: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {}
     for column in (str(name) for name in rows.columns if str(name).startswith(KNOB_PREFIX)):
-        codes, _ = pd.factorize(rows[column].map(lambda v: "∅" if is_missing(v) else value_text(v)))
-        if codes.max(initial=0) > 0:
+        codes, labels = pd.factorize(np.array([_text(value) for value in rows[column]], dtype=object))
+        if len(labels) > 1:
             groups.setdefault(tuple(codes.tolist()), []).append(column)
-    return {" + ".join(c[len(KNOB_PREFIX) :] for c in columns): tuple(columns) for columns in groups.values()}
+            found[column] = codes, tuple(map(str, labels))
+    axes = {" + ".join(c[len(KNOB_PREFIX) :] for c in columns): columns[0] for columns in groups.values()}
+    devices = rows["device"].map(str) + "/" + rows["device_uuid"].map(str) if len(rows) else pd.Series(dtype=object)
+    return AxisTable(
+        index=rows.index,
+        texts={name: found[column][0] for name, column in axes.items()},
+        labels={name: found[column][1] for name, column in axes.items()},
+        figures={name: pd.to_numeric(rows[c], errors="coerce").to_numpy(dtype=float) for name, c in axes.items()},
+        ordered={name: _is_ordered(rows[column]) for name, column in axes.items()},
+        device=pd.factorize(devices)[0],
+    )
 
 
-def prepare(
-    rows: pd.DataFrame, axis: str, axes: dict[str, tuple[str, ...]], column: str, *, matched: bool
-) -> LevelRows | None:
-    """Rows for one axis; None if fewer than two of its levels can be compared."""
-    values = numbers(rows, column)
-    good = rows[values > 0]
-    if good.empty:
+def _text(value: object) -> str:
+    return "unset" if is_missing(value) else value_text(value)
+
+
+def _is_ordered(values: pd.Series) -> bool:
+    """Numbers (no flags) with at least two values."""
+    known = [value for value in values if not is_missing(value)]
+    return len(set(map(value_text, known))) > 1 and all(
+        isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, (bool, np.bool_))
+        for value in known
+    )
+
+
+def prepare(table: AxisTable, axis: str, figures: pd.Series, *, matched: bool) -> LevelRows | None:
+    """Rows for one axis and one positive figure (aligned with the table); None if no two levels can be compared."""
+    values = figures.to_numpy(dtype=float)
+    places = np.flatnonzero(values > 0)
+    if not len(places):
         return None
-    return (_matched if matched else _additive)(good, axis, axes, column)
-
-
-def _matched(rows: pd.DataFrame, axis: str, axes: dict[str, tuple[str, ...]], column: str) -> LevelRows | None:
-    texts = {name: _level_texts(rows, columns) for name, columns in axes.items()}
-    level, ordered = texts[axis], _is_ordered(rows, axes[axis])
-    stratum = _others(texts, axis) + "|" + rows["device_uuid"].map(str) + rows["device"].map(str)
-    informative = level.groupby(stratum).transform("nunique") > 1
-    mode = pd.Series("", index=rows.index)
-    if ordered:
-        mode = _others({n: t for n, t in texts.items() if n != axis and not _is_ordered(rows, axes[n])}, "")
-        if informative.any():
-            informative &= mode == mode[informative].value_counts(sort=False).idxmax()
-    kept = informative[informative].index
-    kept = kept[_largest_component(level[kept], stratum[kept])] if len(kept) else kept
-    if level[kept].nunique() < 2:
+    chosen = _matched(table, axis, places) if matched else _additive(table, axis, places)
+    if chosen is None:
         return None
-    levels, codes = _levels(rows.loc[kept], axes[axis], ordered, bins=None)
+    kept, levels, codes, nuisance = chosen
     return LevelRows(
         axis=axis,
         levels=levels,
         codes=codes,
-        y=np.log(numbers(rows.loc[kept], column).to_numpy()),
-        nuisance=_dummies(stratum[kept]),
-        ordered=ordered,
-        method="matched",
-        index=kept,
-        mode=str(mode[kept].iloc[0]),
+        y=np.log(values[kept]),
+        nuisance=nuisance,
+        ordered=table.ordered[axis],
+        method="matched" if matched else "additive",
+        places=kept,
     )
 
 
-def _additive(rows: pd.DataFrame, axis: str, axes: dict[str, tuple[str, ...]], column: str) -> LevelRows | None:
-    ordered = _is_ordered(rows, axes[axis])
-    rows, mode = _main_mode(rows, axis, axes)
-    distinct = _level_texts(rows, axes[axis]).nunique()
-    exact = distinct <= MAX_EXACT and len(rows) >= 3 * distinct
-    levels, codes = _levels(rows, axes[axis], ordered, bins=None if exact else MAX_LEVELS)
+_Chosen = tuple[np.ndarray, tuple[Level, ...], np.ndarray, np.ndarray]
+
+
+def _matched(table: AxisTable, axis: str, places: np.ndarray) -> _Chosen | None:
+    level = table.texts[axis][places]
+    stratum = _joint([table.texts[n][places] for n in table.names if n != axis] + [table.device[places]])
+    informative = _levels_per_stratum(level, stratum) > 1
+    if table.ordered[axis] and informative.any():
+        mode = _joint([table.texts[n][places] for n in table.names if n != axis and not table.ordered[n]])
+        informative &= mode == np.argmax(np.bincount(mode[informative]))
+    if informative.any():
+        inside = np.flatnonzero(informative)
+        informative[inside[~_largest_component(level[inside], stratum[inside])]] = False
+    kept = places[informative]
+    if len(np.unique(level[informative])) < 2:
+        return None
+    levels, codes = _levels(table, axis, kept, bins=None)
+    return kept, levels, codes, _dummies(stratum[informative])
+
+
+def _additive(table: AxisTable, axis: str, places: np.ndarray) -> _Chosen | None:
+    kept = _main_mode(table, axis, places)
+    distinct = len(np.unique(table.texts[axis][kept]))
+    exact = distinct <= MAX_EXACT and len(kept) >= 3 * distinct
+    levels, codes = _levels(table, axis, kept, bins=None if exact else MAX_LEVELS)
     if len(levels) < 2:
         return None
-    parts = [np.ones((len(rows), 1)), _dummies(rows["device_uuid"].map(str) + rows["device"].map(str))[:, 1:]]
-    parts += [_trend(rows, axes[name]) for name in axes if name != axis]
-    return LevelRows(
-        axis=axis,
-        levels=levels,
-        codes=codes,
-        y=np.log(numbers(rows, column).to_numpy()),
-        nuisance=np.hstack(parts),
-        ordered=ordered,
-        method="additive",
-        index=rows.index,
-        mode=mode,
-    )
+    parts = [np.ones((len(kept), 1)), _dummies(table.device[kept])[:, 1:]]
+    parts += [_trend(table, name, kept) for name in table.names if name != axis]
+    return kept, levels, codes, np.hstack(parts)
 
 
-def _main_mode(rows: pd.DataFrame, axis: str, axes: dict[str, tuple[str, ...]]) -> tuple[pd.DataFrame, str]:
+def _main_mode(table: AxisTable, axis: str, places: np.ndarray) -> np.ndarray:
     """Rows with the usual setting of the *other* unordered knobs, if most rows have it; else all rows.
 
     Switches such as a rollback mode change what the other axes do: a model that adds effects up does not hold across
     them. A sampler that draws switches at random leaves no usual setting, and all rows stay.
     """
-    texts = {n: _level_texts(rows, c) for n, c in axes.items() if n != axis and not _is_ordered(rows, c)}
-    if not texts:
-        return rows, ""
-    mode = _others(texts, "")
-    counts = mode.value_counts(sort=False)
-    usual = counts.idxmax()
-    return (rows[mode == usual], str(usual)) if counts.max() >= MAIN_MODE_SHARE * len(rows) else (rows, "")
+    parts = [table.texts[name][places] for name in table.names if name != axis and not table.ordered[name]]
+    if not parts:
+        return places
+    mode = _joint(parts)
+    counts = np.bincount(mode)
+    return places[mode == np.argmax(counts)] if counts.max() >= MAIN_MODE_SHARE * len(places) else places
 
 
 def fit(rows: LevelRows) -> Fit | None:
@@ -239,74 +274,57 @@ def _projection(matrix: np.ndarray) -> _Projection:
     return _Projection(u[:, s > 1e-9 * max(1.0, float(s.max(initial=0.0)))])
 
 
-def _level_texts(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.Series:
-    return rows[columns[0]].map(lambda value: "unset" if is_missing(value) else value_text(value)).astype(object)
-
-
-def _others(texts: dict[str, pd.Series], axis: str) -> pd.Series:
-    """The other axes' levels, joined."""
-    parts = [f"{name}=" + text for name, text in texts.items() if name != axis]
+def _joint(parts: list[np.ndarray]) -> np.ndarray:
+    """One integer per row for the combination of several."""
     if not parts:
-        index = next(iter(texts.values())).index if texts else None
-        return pd.Series("", index=index, dtype=object)
-    joined = parts[0]
-    for part in parts[1:]:
-        joined = joined + " " + part
-    return joined
+        return np.zeros(0, dtype=int)
+    return np.asarray(np.unique(np.column_stack(parts), axis=0, return_inverse=True)[1]).reshape(-1)
 
 
-def _is_ordered(rows: pd.DataFrame, columns: tuple[str, ...]) -> bool:
-    """Numbers (no flags) with at least two values."""
-    values = [value for value in rows[columns[0]] if not is_missing(value)]
-    return len(set(map(value_text, values))) > 1 and all(
-        isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, (bool, np.bool_))
-        for value in values
-    )
+def _levels_per_stratum(level: np.ndarray, stratum: np.ndarray) -> np.ndarray:
+    """For each row, how many levels its stratum has."""
+    pairs = np.unique(np.column_stack([stratum, level]), axis=0)
+    return np.asarray(np.bincount(pairs[:, 0], minlength=int(stratum.max()) + 1)[stratum])
 
 
-def _levels(
-    rows: pd.DataFrame, columns: tuple[str, ...], ordered: bool, bins: int | None
-) -> tuple[tuple[Level, ...], np.ndarray]:
+def _levels(table: AxisTable, axis: str, places: np.ndarray, bins: int | None) -> tuple[tuple[Level, ...], np.ndarray]:
     """Levels (numbers rising, unset last) and the code of each row."""
-    values = rows[columns[0]]
-    texts = _level_texts(rows, columns)
-    if not ordered:
-        names = list(dict.fromkeys(texts))
-        return tuple(Level(text=name) for name in names), texts.map(names.index).to_numpy(dtype=int)
-    figures = pd.to_numeric(values, errors="coerce").astype(float)
-    distinct = np.unique(figures.dropna())
+    if not table.ordered[axis]:
+        used, codes = np.unique(table.texts[axis][places], return_inverse=True)
+        return tuple(Level(text=table.labels[axis][code]) for code in used), np.asarray(codes)
+    figures = table.figures[axis][places]
+    known = figures[~np.isnan(figures)]
+    distinct = np.unique(known)
     if bins is not None and len(distinct) > bins:
-        edges = np.unique(np.quantile(figures.dropna(), np.linspace(0, 1, bins + 1)[1:-1], method="nearest"))
-        codes = np.searchsorted(edges, figures.to_numpy(), side="left")
+        edges = np.unique(np.quantile(known, np.linspace(0, 1, bins + 1)[1:-1], method="nearest"))
+        codes = np.searchsorted(edges, figures, side="left")
     else:
-        codes = np.searchsorted(distinct, figures.to_numpy())
-    codes = np.where(figures.isna(), codes.max(initial=0) + 1, codes)
-    used = np.unique(codes)
-    levels = tuple(_level(figures[codes == code]) for code in used)
-    return levels, np.searchsorted(used, codes)
+        codes = np.searchsorted(distinct, figures)
+    codes = np.where(np.isnan(figures), codes.max(initial=0) + 1, codes)
+    used, codes = np.unique(codes, return_inverse=True)
+    return tuple(_level(figures[codes == code]) for code in range(len(used))), np.asarray(codes)
 
 
-def _level(figures: pd.Series) -> Level:
-    if figures.isna().all():
+def _level(figures: np.ndarray) -> Level:
+    if np.isnan(figures).all():
         return Level(text="unset")
     low, high = float(figures.min()), float(figures.max())
     text = value_text(low) if low == high else f"{value_text(low)}–{value_text(high)}"
     return Level(text=text, low=low, high=high)
 
 
-def _dummies(names: pd.Series) -> np.ndarray:
-    codes, found = pd.factorize(names)
-    return np.eye(max(1, len(found)))[codes]
+def _dummies(codes: np.ndarray) -> np.ndarray:
+    used, inverse = np.unique(codes, return_inverse=True)
+    return np.asarray(np.eye(max(1, len(used)))[inverse])
 
 
-def _trend(rows: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
+def _trend(table: AxisTable, axis: str, places: np.ndarray) -> np.ndarray:
     """Columns that allow for another axis: level dummies, or a parabola for many ordered levels (in the logarithm
     where the values span more than a factor of eight)."""
-    ordered = _is_ordered(rows, columns)
-    levels, codes = _levels(rows, columns, ordered, bins=None)
-    if not ordered or len(levels) <= 3:
-        return np.asarray(np.eye(len(levels))[codes][:, 1:])
-    figures = pd.to_numeric(rows[columns[0]], errors="coerce").astype(float).to_numpy()
+    texts = table.texts[axis][places]
+    if not table.ordered[axis] or len(np.unique(texts)) <= 3:
+        return _dummies(texts)[:, 1:]
+    figures = table.figures[axis][places]
     unset = np.isnan(figures)
     x = np.where(unset, np.nanmean(figures), figures)
     if x.min() > 0 and x.max() > 8 * x.min():
@@ -316,18 +334,11 @@ def _trend(rows: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
     return np.column_stack(parts)
 
 
-def _largest_component(level: pd.Series, stratum: pd.Series) -> np.ndarray:
+def _largest_component(level: np.ndarray, stratum: np.ndarray) -> np.ndarray:
     """Mask of the rows whose levels are connected through shared strata; the component with the most rows."""
-    parent = {name: name for name in level.unique()}
-
-    def root(name: Any) -> Any:
-        while parent[name] != name:
-            name = parent[name]
-        return name
-
-    for _, names in level.groupby(stratum):
-        first, *rest = names.unique()
-        for other in rest:
-            parent[root(other)] = root(first)
-    roots = level.map(root)
-    return np.asarray(roots == roots.value_counts(sort=False).idxmax())
+    nodes = coo_matrix(
+        (np.ones(len(level)), (level, stratum + level.max() + 1)),
+        shape=(size := 2 + int(level.max()) + int(stratum.max()), size),
+    )
+    labels = connected_components(nodes, directed=False)[1][level]
+    return np.asarray(labels == np.argmax(np.bincount(labels)))

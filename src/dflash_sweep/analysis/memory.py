@@ -1,4 +1,7 @@
-"""Which part of the space does not fit into memory, and what the memory is made of. Imports `evidence`, `rows`, `levels`."""
+"""Which part of the space does not fit into memory, and what the memory is made of.
+
+Imports `evidence`, `intervals`, `rows` and `frames` only.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
 from scipy import stats
+from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.proportion import proportion_confint
+from statsmodels.tools.tools import add_constant
 
 from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, unknown
 from dflash_sweep.analysis.intervals import Interval, mean_interval
@@ -21,6 +25,9 @@ from dflash_sweep.records import Verdict
 
 MAX_TERMS = 3
 """Conditions in the description of what does not fit."""
+
+MOSTLY = 0.8
+"""A condition "does not fit" if at least this share of its runs ran out of memory."""
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(MiB|MB|GiB|GB)\b", re.IGNORECASE)
 
@@ -52,11 +59,13 @@ def _fits(evidence: Evidence) -> list[Verdict]:
     if misfit is None:
         text = f"{int(failed.sum())} runs ran out of memory, in settings that have nothing in common beyond chance."
         return [unknown("memory", "out of memory", text, int(failed.sum()))]
-    words = " with ".join(f"{name}={value}" for name, value in misfit.terms)
+    first, *more = [f"{name}={value}" for name, value in misfit.terms]
+    words = f"{first} with {' and '.join(more)}" if more else first
     device = _device(rows)
     other = f" Exceptions that fit: {'; '.join(misfit.exceptions)}." if misfit.exceptions else ""
     near = _nearby(judged, failed.loc[judged.index], misfit)
-    text = f"{words} does not fit{device}: {misfit.failed} of {misfit.failed + misfit.fitted} runs ran out of memory.{other}{near}"
+    tried = misfit.failed + misfit.fitted
+    text = f"{words} does not fit{device}: {misfit.failed} of {tried} runs ran out of memory.{other}{near}"
     return [
         Verdict(
             id="memory",
@@ -87,26 +96,25 @@ def _device(rows: pd.DataFrame) -> str:
 def worst_condition(rows: pd.DataFrame, failed: pd.Series) -> Misfit | None:
     """The condition (up to MAX_TERMS knob values) that separates the failed runs best; None if none is beyond chance.
 
-    Best = highest lower end of the Wilson interval of its failure share, fewest terms on ties; it must have failed
-    more often than the rows outside it by Fisher's exact test at 1 %.
+    Among conditions whose runs failed in MOSTLY of the cases: the smallest p of Fisher's exact test against the other
+    runs (one-sided), fewest terms on ties; below 1 % after Bonferroni's correction for the conditions tried.
     """
-    texts = {
-        column[len(KNOB_PREFIX) :]: rows[column].map(lambda v: "unset" if is_missing(v) else value_text(v))
-        for column in knob_columns(rows)
-    }
-    varied = {name: text for name, text in texts.items() if text.nunique() > 1}
-    best: tuple[float, int, tuple[tuple[str, str], ...], pd.Series] | None = None
-    for terms, mask in _conditions(varied, failed):
-        n, k = int(mask.sum()), int((mask & failed).sum())
-        low = float(proportion_confint(k, n, method="wilson")[0])
-        if best is None or (low, -len(terms)) > (best[0] + 1e-9, -best[1]):
-            best = (low, len(terms), terms, mask)
-    if best is None or not _beyond_chance(best[3], failed):
+    texts = {column[len(KNOB_PREFIX) :]: _texts(rows, column) for column in knob_columns(rows)}
+    bad = failed.to_numpy(dtype=bool)
+    conditions = list(_conditions({name: text for name, text in texts.items() if len(set(text)) > 1}, bad))
+    if not conditions:
         return None
-    _, _, terms, mask = best
-    n, k = int(mask.sum()), int((mask & failed).sum())
+    inside = np.array([mask.sum() for _, mask in conditions])
+    hits = np.array([(mask & bad).sum() for _, mask in conditions])
+    p = np.asarray(stats.hypergeom.sf(hits - 1, len(bad), bad.sum(), inside))
+    mostly = hits >= MOSTLY * inside
+    if not mostly.any() or float(p[mostly].min()) * len(conditions) >= 0.01:
+        return None
+    score = [(float(p[i]) if mostly[i] else 2.0, len(conditions[i][0]), i) for i in range(len(conditions))]
+    terms, mask = conditions[min(score)[2]]
+    n, k = int(mask.sum()), int((mask & bad).sum())
     low, high = proportion_confint(k, n, method="wilson")
-    fits = rows[mask & ~failed]
+    fits = rows[mask & ~bad]
     return Misfit(
         terms=terms,
         failed=k,
@@ -116,32 +124,27 @@ def worst_condition(rows: pd.DataFrame, failed: pd.Series) -> Misfit | None:
     )
 
 
-def _conditions(
-    varied: dict[str, pd.Series], failed: pd.Series
-) -> Iterator[tuple[tuple[tuple[str, str], ...], pd.Series]]:
-    """Conjunctions of up to MAX_TERMS knob values that hold for at least two failed runs."""
+def _texts(rows: pd.DataFrame, column: str) -> np.ndarray:
+    return np.array(["unset" if is_missing(v) else value_text(v) for v in rows[column]], dtype=object)
+
+
+_Terms = tuple[tuple[str, str], ...]
+
+
+def _conditions(varied: dict[str, np.ndarray], bad: np.ndarray) -> Iterator[tuple[_Terms, np.ndarray]]:
+    """Conjunctions of up to MAX_TERMS knob values that hold for at least two failed runs but not for all runs."""
     single = []
     for name, text in varied.items():
-        for value in text[failed].unique():
+        for value in dict.fromkeys(text[bad]):
             mask = text == value
-            if int((mask & failed).sum()) >= 2 and not bool(mask.all()):
+            if (mask & bad).sum() >= 2 and not mask.all():
                 single.append(((name, str(value)), mask))
-    single.sort(key=lambda entry: int((entry[1] & ~failed).sum()) - int((entry[1] & failed).sum()))
+    single.sort(key=lambda entry: int((entry[1] & ~bad).sum()) - int((entry[1] & bad).sum()))
     for count in range(1, MAX_TERMS + 1):
         for chosen in combinations(single[:24], count):
-            if len({term[0] for term, _ in chosen}) < count:
-                continue
-            mask = np.logical_and.reduce([m.to_numpy() for _, m in chosen])
-            if int((mask & failed.to_numpy()).sum()) >= 2:
-                yield tuple(term for term, _ in chosen), pd.Series(mask, index=failed.index)
-
-
-def _beyond_chance(mask: pd.Series, failed: pd.Series) -> bool:
-    table = [
-        [int((mask & failed).sum()), int((mask & ~failed).sum())],
-        [int((~mask & failed).sum()), int((~mask & ~failed).sum())],
-    ]
-    return float(stats.fisher_exact(table, alternative="greater").pvalue) < 0.01
+            mask = np.logical_and.reduce([part for _, part in chosen])
+            if len({term[0] for term, _ in chosen}) == count and (mask & bad).sum() >= 2:
+                yield tuple(term for term, _ in chosen), mask
 
 
 def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str:
@@ -149,7 +152,7 @@ def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str:
     parts = []
     for column in knob_columns(rows):
         name = column[len(KNOB_PREFIX) :]
-        texts = rows[column].map(lambda v: "unset" if is_missing(v) else value_text(v))
+        texts = pd.Series(_texts(rows, column))
         own = "unset" if is_missing(row[column]) else value_text(row[column])
         if name not in terms and own != str(texts.mode().iloc[0]):
             parts.append(f"{name}={own}")
@@ -159,18 +162,18 @@ def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str:
 def _nearby(rows: pd.DataFrame, failed: pd.Series, misfit: Misfit) -> str:
     """Runs that share the first term but not all of them, and fit."""
     name, value = misfit.terms[0]
-    texts = rows[KNOB_PREFIX + name].map(lambda v: "unset" if is_missing(v) else value_text(v))
+    texts = _texts(rows, KNOB_PREFIX + name)
     inside = pd.Series(True, index=rows.index)
     for term, wanted in misfit.terms:
-        column = rows[KNOB_PREFIX + term].map(lambda v: "unset" if is_missing(v) else value_text(v))
-        inside &= column == wanted
+        inside &= _texts(rows, KNOB_PREFIX + term) == wanted
     fits = rows[(texts == value) & ~inside & ~failed]
     if fits.empty or len(misfit.terms) < 2:
         return ""
     others = [term for term, _ in misfit.terms[1:]]
+    texts_of = {term: pd.Series(_texts(fits, KNOB_PREFIX + term), index=fits.index) for term in others}
     shown = ", ".join(
-        f"{row_name(row)} ({', '.join(f'{t}={value_text(row[KNOB_PREFIX + t])}' for t in others)})"
-        for _, row in fits.head(6).iterrows()
+        f"{row_name(row)} ({', '.join(f'{term}={texts_of[term].loc[place]}' for term in others)})"
+        for place, row in fits.head(6).iterrows()
     )
     return f" {name}={value} fits in {shown}."
 
@@ -199,7 +202,7 @@ def _proportional(amounts: pd.Series, knob: pd.Series) -> pd.Series | None:
     """Ratios amount / knob of the rows that agree within 0.1 %, over at least two knob values and three rows."""
     ratios = (amounts / knob.where(knob > 0)).dropna()
     for centre in ratios:
-        same = ratios[(ratios / centre - 1).abs() < 0.001]
+        same: pd.Series = ratios[(ratios / centre - 1).abs() < 0.001]
         if len(same) >= 3 and knob[same.index].nunique() >= 2:
             return same
     return None
@@ -241,7 +244,7 @@ def _slopes(rows: pd.DataFrame, column: str) -> list[Verdict]:
     if len(good) < len(names) + 4 or not names or y.nunique() < 2:
         return []
     x = pd.DataFrame({name: numbers(good, name) for name in names})
-    fitted = sm.OLS(y[good.index], sm.add_constant(x, has_constant="add")).fit()
+    fitted = OLS(y[good.index], add_constant(x, has_constant="add")).fit()
     ends = fitted.conf_int(0.01 / len(names))
     found = []
     for name in names:

@@ -40,8 +40,8 @@ def correctness(evidence: Evidence) -> list[Verdict]:
     else:
         shown = ", ".join(differing[:5]) + (" …" if len(differing) > 5 else "")
         text = (
-            f"{int((~equal).sum())} of {len(joined)} turns differ from plain decoding's text ({shown}): these settings are "
-            f"not bit-equal and are ranked apart.{noise}"
+            f"{int((~equal).sum())} of {len(joined)} turns differ from plain decoding's text ({shown}): these settings "
+            f"are not bit-equal and are ranked apart.{noise}"
         )
     status = HOLDS if bool(equal.all()) else FAILS
     if runs < 2:

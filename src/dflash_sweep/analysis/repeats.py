@@ -1,4 +1,7 @@
-"""The noise verdict: what repeats of identical settings scatter, and what that allows to show. Imports `noise`, `evidence`."""
+"""The noise verdict: how far repeats of identical settings scatter, and what that allows to show.
+
+Imports `noise`, `evidence` and `rows` only.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def noise(evidence: Evidence) -> list[Verdict]:
     """One verdict: dispersion with its interval, the smallest difference n repeats show, the repeats 2 % needs."""
     found = evidence.noise
     if found is None:
-        why = f"Too few repeats of identical settings: fewer than {MIN_DF} degrees of freedom. Repeat one setting three times."
+        why = f"Too few repeats of identical settings (fewer than {MIN_DF} degrees of freedom): repeat one three times."
         return [unknown("noise", "repeats", why)]
     needed = repeats_for(CLAIM, found.sd)
     range_text = f"{repeats_for(CLAIM, found.low)} to {repeats_for(CLAIM, found.high)}"
@@ -25,8 +28,9 @@ def noise(evidence: Evidence) -> list[Verdict]:
     three = smallest[3]
     text = (
         f"Runs of one setting scatter by {100 * found.sd:.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}] "
-        f"({found.n} runs of {found.groups} settings){_largest(evidence)}. To show a difference of 2 % each setting needs "
-        f"{needed} runs [{range_text}]; three runs each show {100 * (three or 0):.0f} % and more (power 80 %, level 5 %)."
+        f"({found.n} runs of {found.groups} settings){_largest(evidence)}. To show a difference of 2 % each setting "
+        f"needs {needed} runs [{range_text}]; three runs each show {100 * (three or 0):.0f} % and more (power 80 %, "
+        "level 5 %)."
     )
     return [
         Verdict(

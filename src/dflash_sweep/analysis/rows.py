@@ -77,6 +77,8 @@ def with_keys(trials: pd.DataFrame) -> pd.DataFrame:
 
     `stratum` holds measurement, comparability key and build; `cell` adds the device: repeats are counted within it.
     """
+    if "knob_key" in trials.columns:
+        return trials
     keyed = trials.copy()
     columns = knob_columns(trials)
     texts = [
@@ -125,6 +127,20 @@ def main_stratum(trials: pd.DataFrame, column: str) -> pd.DataFrame:
     if keyed.empty:
         return keyed
     return keyed[keyed["stratum"] == keyed["stratum"].value_counts(sort=False).idxmax()]
+
+
+def short_setting(row: pd.Series, rows: pd.DataFrame) -> str:
+    """A setting by the knobs that were really varied: those of which no value is in 90 % of `rows`.
+
+    The whole setting if nothing was varied that much.
+    """
+    varied = {
+        name: value
+        for name, value in knobs_of(row).items()
+        if rows[KNOB_PREFIX + name].map(lambda v: "∅" if is_missing(v) else value_text(v)).value_counts().iloc[0]
+        < 0.9 * len(rows)
+    }
+    return setting_text(varied or knobs_of(row))
 
 
 def row_name(row: pd.Series) -> str:

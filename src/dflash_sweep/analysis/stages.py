@@ -1,4 +1,7 @@
-"""Where the time of a step goes, and what a faster stage would give. Imports `evidence`, `intervals`, `rows`, `metrics`."""
+"""Where the time of a step goes, and what a faster stage would give.
+
+Imports `evidence`, `intervals`, `levels`, `rows` and `metrics` only.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from dflash_sweep import metrics
 from dflash_sweep.analysis import levels as lv
 from dflash_sweep.analysis.evidence import HOLDS, Evidence, between, committed_per_step, from_interval, unknown
 from dflash_sweep.analysis.intervals import Interval, ratio_interval
-from dflash_sweep.analysis.rows import numbers, setting_text
-from dflash_sweep.analysis.rows import knobs_of as row_knobs
+from dflash_sweep.analysis.rows import numbers, short_setting
 from dflash_sweep.records import Verdict
 
 MIN_SHARE = 0.01
@@ -22,8 +24,11 @@ STAGE_ALPHA = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
-    """One stage of one setting. `share` of step_ms over runs; `halved_tps`/`removed_tps`: decode rate without half or all
-    of it (Amdahl), at the same acceptance length."""
+    """One stage of one setting.
+
+    `share` of step_ms over runs; `halved_tps`/`removed_tps`: decode rate without half or all of it (Amdahl), at the
+    same acceptance length.
+    """
 
     name: str
     ms: float
@@ -33,7 +38,7 @@ class StageCost:
 
 
 def focus(evidence: Evidence) -> pd.DataFrame:
-    """Rows of the setting that sentences are about: the confirmed one, else the one with the most runs (best on ties)."""
+    """Rows of the setting that sentences are about: the confirmed one, else that with the most runs (best on ties)."""
     rows = evidence.ranked
     confirmed = evidence.study.confirmed_candidate
     if confirmed is not None and (rows["candidate"] == confirmed).any():
@@ -79,13 +84,16 @@ def stage_costs(rows: pd.DataFrame) -> tuple[StageCost, ...]:
 def movers(evidence: Evidence) -> dict[str, tuple[str, ...]]:
     """Stage → axes that move it (F test of the axis's levels, all stages and axes adjusted together by Bonferroni)."""
     rows = evidence.ranked
-    axes = lv.knob_axes(rows) if len(rows) >= 4 else {}
     stages = [name for name in metrics.SUMMED_STAGES if (numbers(rows, name) > 0).sum() >= 4]
+    table = lv.axis_table(rows) if stages else None
+    if table is None:
+        return {}
     found: dict[str, list[str]] = {name: [] for name in stages}
-    tests = max(1, len(stages) * len(axes))
+    tests = max(1, len(stages) * len(table.names))
     for stage in stages:
-        for axis in axes:
-            prepared = lv.prepare(rows, axis, axes, stage, matched=False)
+        figures = numbers(rows, stage)
+        for axis in table.names:
+            prepared = lv.prepare(table, axis, figures, matched=False)
             fitted = lv.fit(prepared) if prepared is not None else None
             if fitted is not None and fitted.f_p * tests < STAGE_ALPHA:
                 found[stage].append(axis)
@@ -101,7 +109,7 @@ def stage_attribution(evidence: Evidence) -> list[Verdict]:
             unknown("stage_attribution", "step", "The engine prints no stage times, or no run has them.", len(rows))
         ]
     moved = movers(evidence)
-    setting = setting_text(row_knobs(rows.iloc[0]))
+    setting = short_setting(rows.iloc[0], evidence.ranked)
     return [_attributed(cost, moved.get(cost.name, ()), setting) for cost in costs if cost.share.value >= MIN_SHARE]
 
 
