@@ -23,7 +23,6 @@ DECODED = {"beellama": 24, "lucebox": 40, "vllm": 24, "sglang": 24}
 @pytest.fixture(autouse=True)
 def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(trial, "WATCH_INTERVAL_S", 0.02)
 
 
 def run(settings: EngineSettings, folder: Path, *, speculative: bool = True, knobs: Knobs | None = None) -> TrialResult:
