@@ -171,8 +171,7 @@ def _saturated(effect: AxisEffect, evidence: Evidence) -> Verdict | None:
         FAILS: f"{effect.name}: {evidence.study.objective} still gains above {compared} ({percent(above)}), though the "
         f"acceptance length stops rising at {text}.",
         UNKNOWN: f"{effect.name}: the acceptance length stops rising at {text}, but what {evidence.study.objective} "
-        "does 
-        f"above {compared} is undecided ({percent(above)}).",
+        f"does above {compared} is undecided ({percent(above)}).",
     }[status]
     return from_interval(
         "saturation",
