@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -325,3 +329,25 @@ def test_a_port_that_is_taken_and_a_wrong_upstream_are_said_in_one_line(tmp_path
             serve("http://127.0.0.1:1", port=port, out_dir=tmp_path)
     with pytest.raises(ConfigError, match="http://host:port"):
         serve("localhost", port=0, out_dir=tmp_path)
+
+
+PROGRAM = "import typer; from dflash_sweep.recorder_cli import record; typer.run(record)"
+
+
+def test_the_command_records_until_interrupted_and_says_what_it_wrote(tmp_path: Path) -> None:
+    with SSEServer(AgentUpstream()) as server:
+        words = ["--upstream", server.url, "--port", "0", "--out", str(tmp_path), "--name", "mine"]
+        with subprocess.Popen([sys.executable, "-uc", PROGRAM, *words], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            url = re.findall(r"http://127\.0\.0\.1:\d+", first)[1]
+            assert first.startswith(f"Recording calls to {server.url}")
+            body = b'{"messages":[{"role":"user","content":"x"}]}'
+            assert raw_request(url, "/v1/chat/completions", body, {})[0] == 200
+            assert raw_request(url, "/v1/chat/completions", b"{}", {})[0] == 500  # the fake has no answer to that
+            process.send_signal(signal.SIGINT)
+            rest = process.stdout.read()
+        assert process.returncode == 0
+    path = tmp_path / "mine-001.jsonl"
+    assert rest == f"{path}: 1 turn\nnot recorded, 1: the server answered HTTP 500\n"
+    assert len(load(path).turns) == 1

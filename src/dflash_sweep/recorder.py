@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from dflash_sweep.recorder_answers import Piece
 from dflash_sweep.recorder_requests import protocol_of
 from dflash_sweep.recording import Passed, Recording
 
-DEFAULT_PORT = 8089
 _LOG = logging.getLogger(__name__)
 
 _HOP_BY_HOP = frozenset({
@@ -187,7 +186,7 @@ def bind(host: str, port: int) -> socket.socket:
 def serve(
     upstream: str,
     host: str = "127.0.0.1",
-    port: int = DEFAULT_PORT,
+    port: int = 8089,
     out_dir: str | Path = "traces",
     name: str = "recorded",
     *,
@@ -204,9 +203,10 @@ def serve(
         announce(f"Recording calls to {upstream}. Point the agent at {address} (or {address}/v1); Ctrl-C ends it.")
         if host not in ("127.0.0.1", "::1", "localhost"):
             announce("Note: other machines can reach this address and use the server behind it.")
-        server.run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # raised again by uvicorn after it has shut down in good order
+            server.run(sockets=[listener])
     for path, turns in recording.written.items():
-        announce(f"{path}: {turns} turns")
+        announce(f"{path}: {turns} {'turn' if turns == 1 else 'turns'}")
     for reason, count in sorted(recording.skipped.items()):
         announce(f"not recorded, {count}: {reason}")
     return recording

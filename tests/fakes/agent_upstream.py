@@ -98,6 +98,8 @@ class AgentUpstream:
     def __call__(self, request: Request) -> Reply:
         if request.method == "GET":
             return json_reply({"object": "list", "data": []})
+        if not {"messages", "input"} & set(request.json):
+            return json_reply({"error": {"message": "nothing was asked"}}, 500)
         return {"completions": self._chat, "messages": self._anthropic, "responses": self._responses}[
             request.path.split("?")[0].rsplit("/", 1)[1]
         ](request.json)
