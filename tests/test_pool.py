@@ -298,6 +298,24 @@ def test_a_slow_worker_holds_up_nobody(two_workers: ray_pool.RayPool, tmp_path: 
 
 
 @pytest.mark.ray
+def test_trials_that_may_share_a_server_go_to_the_worker_that_has_it(
+    two_workers: ray_pool.RayPool, tmp_path: Path
+) -> None:
+    def warm(uid: str, budget: int) -> TrialSpec:
+        made = fake_engine.spec(tmp_path, uid=uid, knobs={"budget": budget})
+        return replace(made, policy=replace(made.policy, fresh_server=False))
+
+    seats: dict[int, set[int]] = {16: set(), 22: set()}
+    for order in ((16, 22), (22, 16), (22, 16)):
+        for budget in order:
+            two_workers.submit(warm(f"{len(seats[budget])}-{budget}-{order}", budget))
+        for done in collect(two_workers, 2):
+            assert done.failure is None
+            seats[16 if "-16-" in done.uid else 22].add(done.device.index)
+    assert sorted(map(sorted, seats.values())) == [[0], [1]]
+
+
+@pytest.mark.ray
 def test_a_killed_worker_costs_its_trial_only(two_workers: ray_pool.RayPool, tmp_path: Path) -> None:
     before = two_workers.worker_pids()
     two_workers.submit(fake_engine.spec(tmp_path, "slow:30", uid="lost"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dflash_sweep import engines, evidence, leftovers, metrics, replay, server, telemetry, trial
+from dflash_sweep import engines, evidence, judge, leftovers, metrics, replay, server, telemetry, trial, watch
 from dflash_sweep.engines.base import EngineFacts
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError, TrialFailed
 from dflash_sweep.records import (
@@ -38,7 +39,7 @@ from fakes import fake_engine
 def _fake_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(engines.REGISTRY, "fake", fake_engine.REGISTERED)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(trial, "WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr(watch, "INTERVAL_S", 0.02)
 
 
 def run(spec: TrialSpec, **options: Any) -> TrialResult:
@@ -96,7 +97,7 @@ def test_a_good_trial_has_turns_settings_and_files(tmp_path: Path) -> None:
     assert launch["env"] == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ""}
     assert "PATH" in launch["inherited"]
     assert launch["spec"]["knobs"]["budget"] == 22
-    assert launch["trace"]["name"] == "short"
+    assert launch["spec"]["trace"]["name"] == "short"
     assert launch["environment"]["python"]
 
 
@@ -142,6 +143,73 @@ def test_stray_variables_never_reach_the_server(tmp_path: Path, monkeypatch: pyt
     launch = (tmp_path / "t1" / "launch.json").read_text()
     assert "LLAMA_DDTREE_PROFILE" in launch
     assert "s3cret" not in launch
+
+
+# ---------------------------------------------------------------- one server for several trials
+
+
+def shared(folder: Path, uid: str, *, behaviour: str = "ok", **changes: Any) -> TrialSpec:
+    policy = ReplayPolicy(warmup_turns=1, max_tokens=64, turn_timeout_s=20.0, fresh_server=False)
+    return fake_engine.spec(folder, behaviour, uid=uid, policy=policy, **changes)
+
+
+def test_trials_of_one_launch_share_a_server_if_the_policy_says_so(tmp_path: Path) -> None:
+    bench = trial.Bench(fake_engine.CPU)
+    first, second = bench.run(shared(tmp_path, "a")), bench.run(shared(tmp_path, "b"))
+    (marker,) = left_running(tmp_path)
+    third = bench.run(shared(tmp_path, "c", knobs={"budget": 16}))
+    (other,) = left_running(tmp_path)
+    bench.close()
+    assert [entry.failure for entry in (first, second, third)] == [None, None, None]
+    assert first.load_s is not None
+    assert second.load_s is None  # nothing was loaded for it
+    assert third.load_s is not None  # another command line, another server
+    assert first.launch == second.launch
+    assert marker != other
+    assert left_running(tmp_path) == []
+    # each trial's log is the start-up part and its own requests: the first completion, warm-up and three turns
+    for uid in ("a", "b", "c"):
+        log = (tmp_path / uid / "server.log").read_text()
+        assert log.count("listening") == 1, uid
+        assert log.count("decoded 41 tokens") == 4, uid
+    sizes = [turn.exchange.log_start for turn in second.turns]
+    assert sizes == [turn.exchange.log_start for turn in first.turns]
+
+
+def test_a_fresh_server_is_the_rule(tmp_path: Path) -> None:
+    bench = trial.Bench(fake_engine.CPU)
+    results = [bench.run(fake_engine.spec(tmp_path, uid=uid)) for uid in ("a", "b")]
+    assert all(result.load_s is not None for result in results)
+    assert left_running(tmp_path) == []
+
+
+def test_a_trial_that_wants_its_own_server_ends_the_kept_one(tmp_path: Path) -> None:
+    bench = trial.Bench(fake_engine.CPU)
+    bench.run(shared(tmp_path, "a"))
+    assert bench.run(fake_engine.spec(tmp_path, uid="b")).load_s is not None
+    assert left_running(tmp_path) == []
+
+
+def test_a_kept_server_that_died_or_was_cut_off_is_not_used_again(tmp_path: Path) -> None:
+    bench = trial.Bench(fake_engine.CPU)
+    bench.run(shared(tmp_path, "a"))
+    os.kill(json.loads(left_running(tmp_path)[0].read_text())["leader"], signal.SIGKILL)
+    second = bench.run(shared(tmp_path, "b"))
+    assert (second.failure, second.load_s is not None) == (None, True)
+    stopped = bench.run(shared(tmp_path, "c"), should_stop=lambda: True)
+    assert failed(stopped)[0] is FailureKind.WORKER_LOST
+    assert left_running(tmp_path) == []
+    assert bench.run(shared(tmp_path, "d")).load_s is not None
+    bench.close()
+
+
+def test_a_shared_server_that_crashes_leaves_its_log(tmp_path: Path) -> None:
+    bench = trial.Bench(fake_engine.CPU)
+    assert failed(bench.run(shared(tmp_path, "a", behaviour="oom_abort")))[0] is FailureKind.OUT_OF_MEMORY
+    assert "out of memory" in (tmp_path / "a" / "server.log").read_text()
+    assert failed(bench.run(shared(tmp_path, "b", behaviour="die:3")))[0] is FailureKind.CRASHED
+    assert "GGML_ASSERT" in (tmp_path / "b" / "server.log").read_text()
+    assert left_running(tmp_path) == []
 
 
 # ---------------------------------------------------------------- failures
@@ -371,7 +439,7 @@ def test_an_attached_server_that_is_not_there_is_a_health_timeout(
     ],
 )
 def test_not_applied(asked: Knobs, shown: Knobs, different: int) -> None:
-    assert len(trial.not_applied(asked, shown)) == different
+    assert len(judge.not_applied(asked, shown)) == different
 
 
 def turn(index: int = 0, *, error: str | None = None, status: int = 200, **figures: Any) -> TurnRecord:
@@ -393,7 +461,7 @@ def turn(index: int = 0, *, error: str | None = None, status: int = 200, **figur
 def judged(tmp_path: Path, turns: list[TurnRecord], *, speculative: bool = True) -> FailureKind | None:
     spec = fake_engine.spec(tmp_path, speculative=speculative)
     try:
-        trial.judge(fake_engine.FakeEngine(), spec, turns, {})
+        judge.judge(fake_engine.FakeEngine(), spec, turns, {})
     except TrialFailed as error:
         return error.kind
     return None

@@ -68,9 +68,10 @@ class Pool(Protocol):
 class InlinePool:
     """One worker: this process. `submit` only queues; `wait` runs the oldest spec, whatever its timeout says."""
 
-    def __init__(self, device: Device, run_trial: RunTrial = trial.run_trial) -> None:
+    def __init__(self, device: Device, run_trial: RunTrial | None = None) -> None:
         self.devices: tuple[Device, ...] = (device,)
         self._run_trial = run_trial
+        self._bench = trial.Bench(device)
         self._queue: deque[TrialSpec] = deque()
         server.reap()
 
@@ -83,10 +84,12 @@ class InlinePool:
     def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
         if not self._queue:
             return ()
-        return (self._run_trial(self._queue.popleft(), self.devices[0]),)
+        spec = self._queue.popleft()
+        return (self._run_trial(spec, self.devices[0]) if self._run_trial is not None else self._bench.run(spec),)
 
     def close(self) -> None:
         self._queue.clear()
+        self._bench.close()
 
     def __enter__(self) -> InlinePool:
         return self
@@ -207,7 +210,7 @@ def make(
     *,
     address: str = "local",
     temp_dir: str | None = None,
-    run_trial: RunTrial = trial.run_trial,
+    run_trial: RunTrial | None = None,
 ) -> Pool:
     """The pool of that kind over these devices. Raises ConfigError for an unknown kind or what the kind cannot do."""
     if kind == "inline":

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dflash_sweep import engines, environment, pool, server, trial
+from dflash_sweep import engines, environment, hosting, pool, server, trial
 from dflash_sweep.errors import ConfigError, FailureKind, StudyFailed
 from dflash_sweep.records import Device, Failure, TrialResult, TrialSpec
 
@@ -49,18 +49,19 @@ _LOG = logging.getLogger(__name__)
 class Worker:
     """Lives in a Ray process of its own and owns one device."""
 
-    def __init__(self, device: Device | None, run_trial: pool.RunTrial) -> None:
-        """`device` None: the GPU that Ray gave to this actor."""
+    def __init__(self, device: Device | None, run_trial: pool.RunTrial | None) -> None:
+        """`device` None: the GPU that Ray gave to this actor. `run_trial` None: on a bench of this worker's own."""
         self._run_trial = run_trial
         self._reaped = server.reap()
         self._device = device if device is not None else assigned_gpu([str(entry) for entry in ray.get_gpu_ids()])
+        self._bench = trial.Bench(self._device)
 
     def about(self) -> tuple[Device, int, tuple[str, ...]]:
         """The device, this process's pid, and what was left behind by a predecessor."""
         return self._device, os.getpid(), self._reaped
 
     def run(self, spec: TrialSpec) -> TrialResult:
-        return self._run_trial(spec, self._device)
+        return self._run_trial(spec, self._device) if self._run_trial is not None else self._bench.run(spec)
 
 
 def assigned_gpu(ids: list[str]) -> Device:
@@ -79,6 +80,17 @@ class _Seat:
     actor: Any
     spec: TrialSpec | None = None
     result: Any = None  # the ObjectRef of the running trial
+    launch_key: object = None  # of the server that the worker may still have
+
+
+def shared_launch(spec: TrialSpec, device: Device) -> object:
+    """What two trials must have in common to use one server; None if this one wants a server of its own."""
+    if spec.policy.fresh_server:
+        return None
+    try:
+        return hosting.launch_key(engines.get(spec.engine.name), spec, device)
+    except ConfigError:
+        return None  # the trial itself will say what is wrong
 
 
 def check_temp_dir(folder: str) -> str:
@@ -111,7 +123,7 @@ class RayPool:
         *,
         address: str = "local",
         temp_dir: str | None = None,
-        run_trial: pool.RunTrial = trial.run_trial,
+        run_trial: pool.RunTrial | None = None,
     ) -> None:
         """Raises ConfigError if the cluster at `address` cannot be joined or the folder's name is too long."""
         if not devices:
@@ -171,10 +183,13 @@ class RayPool:
         self._start_queued()
 
     def _start_queued(self) -> None:
-        for seat in self._seats:
-            if seat.spec is None and self._queue:
-                seat.spec = self._queue.popleft()
-                seat.result = seat.actor.run.remote(seat.spec)
+        while self._queue and (free := [seat for seat in self._seats if seat.spec is None]):
+            spec = self._queue.popleft()
+            keys = {id(seat): shared_launch(spec, seat.device) for seat in free}
+            warm = [seat for seat in free if keys[id(seat)] is not None and keys[id(seat)] == seat.launch_key]
+            seat = (warm or free)[0]
+            seat.spec, seat.launch_key = spec, keys[id(seat)]
+            seat.result = seat.actor.run.remote(spec)
 
     def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
         running = [seat.result for seat in self._seats if seat.spec is not None]
@@ -200,7 +215,7 @@ class RayPool:
             _LOG.warning("worker on %s was lost: %s", seat.device.name, _first_line(error))
             failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the worker died: {_first_line(error)}")
             ray.kill(seat.actor)
-            seat.actor = self._actor(seat.device)
+            seat.actor, seat.launch_key = self._actor(seat.device), None
         else:
             return result
         finally:

@@ -76,11 +76,11 @@ class Server:
         """Bytes written to the log so far."""
         return self.log_path.stat().st_size
 
-    def read_log(self, offset: int = 0) -> bytes:
-        """The log from a byte offset on."""
+    def read_log(self, offset: int = 0, size: int = -1) -> bytes:
+        """The log from a byte offset on; `size` −1 = to its end."""
         with self.log_path.open("rb") as log:
             log.seek(offset)
-            return log.read()
+            return log.read(size)
 
     def log_tail(self, limit: int = LOG_TAIL_BYTES) -> str:
         """The last bytes of the log as text, undecodable bytes replaced."""
