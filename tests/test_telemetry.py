@@ -94,6 +94,13 @@ def test_a_cpu_is_read_through_its_server_processes() -> None:
     assert second.power_w is None
 
 
+def test_an_emulated_card_has_no_readings() -> None:
+    """Its process's memory is no figure of the card it stands for."""
+    card = Device(kind="emulated", index=0, name="rtx4090")
+    sample = telemetry.reader_for(card, lambda: [psutil.Process()]).read()
+    assert sample == Sample(time_ns=sample.time_ns)
+
+
 def test_processes_that_have_ended_are_unknown_not_zero() -> None:
     assert telemetry.ProcessReader(list).read().memory_mib is None
 

@@ -121,8 +121,13 @@ class ProcessReader:
 
 
 def reader_for(device: Device, processes: Callable[[], Iterable[psutil.Process]], nvml: Any = pynvml) -> Reader:
-    """What can be read on this device; a GPU whose NVML cannot be reached costs one warning and no figures but memory
-    of the server's processes is never passed off as the card's: its samples are empty then."""
+    """What can be read on this device: a GPU by NVML, this CPU by the server's processes, an emulated card not at all.
+
+    A GPU whose NVML cannot be reached costs one warning; its figures stay empty, since the memory of the server's
+    processes is not the card's.
+    """
+    if device.kind == "emulated":
+        return EmptyReader()
     if device.kind != "gpu":
         return ProcessReader(processes)
     try:
