@@ -129,7 +129,9 @@ def play(phase: SearchPhase, limit: int = 100) -> list[StoredTrial]:
 
 
 def test_search_runs_its_candidates_with_canaries_between(study: Study) -> None:
-    done = play(search(study, []))
+    phase = search(study, [])
+    assert phase.total == 5
+    done = play(phase)
     assert [trial.role for trial in done] == [Role.SEARCH, Role.SEARCH, Role.CANARY, Role.SEARCH, Role.SEARCH]
     assert all(trial.knobs["verifier"] == "exact" for trial in done if trial.role is Role.SEARCH)
     assert study.running() == ()

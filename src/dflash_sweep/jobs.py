@@ -183,7 +183,9 @@ class SearchPhase:
                 self._known[study.key(point)] = None
                 self._asked += 1
         self._n_trials = n_trials
-        self.total = max(0, n_trials - len(final))
+        left = max(0, n_trials - len(final))
+        canaries = 0 if not canary_every else max(0, (n_trials - 1) // canary_every - self._canaries)
+        self.total = left + canaries
         self.exhausted = False
 
     def _axes(self, knobs: Knobs) -> Knobs:

@@ -27,6 +27,7 @@ from dflash_sweep.records import StudyInfo
 from dflash_sweep.seeds import derive
 from dflash_sweep.settings import Settings
 from dflash_sweep.store import Store
+from dflash_sweep.watcher import Silent
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,8 +100,11 @@ def write_findings(store: Store, info: StudyInfo, chosen: Settings) -> Path:
 def _drive(context: Context) -> tuple[StudyInfo, int]:
     """Run the driver; returns the study as stored and the exit code."""
     out = terminal.console()
-    unit = metrics.METRIC[context.settings.config.objective].unit
-    with terminal.view(context.settings.config.progress, unit, out) as watcher, _terminate_as_interrupt():
+    shown = terminal.Shown(
+        unit=metrics.METRIC[context.settings.config.objective].unit,
+        axes=frozenset(axis.name for axis in context.preflight.axes),
+    )
+    with terminal.view(context.settings.config.progress, shown, out) as watcher, _terminate_as_interrupt():
         try:
             return Driver(replace(context, watcher=watcher)).run(), EXIT_OK
         except KeyboardInterrupt:
@@ -142,7 +146,7 @@ def run_study(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
                 engine=engine,
                 store=store,
                 pool=workers,
-                watcher=terminal.Quiet(out, ""),
+                watcher=Silent(),
                 provenance=provenance,
             )
             info, code = _drive(context)

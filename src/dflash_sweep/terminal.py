@@ -7,8 +7,10 @@ output.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from types import TracebackType
 
 from rich import box
@@ -18,10 +20,21 @@ from rich.table import Table
 from rich.text import Text
 
 from dflash_sweep.preflight import Preflight
-from dflash_sweep.records import AxisInfo, Measurement, Role, StoredTrial, TrialSpec, Verdict, VerdictStatus
+from dflash_sweep.records import AxisInfo, Knobs, Measurement, Role, StoredTrial, TrialSpec, Verdict, VerdictStatus
 from dflash_sweep.watcher import Best, Watcher
 
 _EVENTS_SHOWN = 8
+_SUMMARY_VERDICTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What lines say of a trial: its objective's unit and the knobs that are searched."""
+
+    unit: str
+    axes: frozenset[str]
+
+
 _ROLE_WORDS = {
     Role.BASELINE: "plain decoding",
     Role.CALIBRATE: "default setting",
@@ -77,17 +90,29 @@ def preflight_table(study: str, preflight: Preflight, measurement: Measurement, 
     return table
 
 
-def _knobs(spec_knobs: Iterable[tuple[str, object]]) -> str:
-    return " ".join(f"{name}={'default' if value is None else value}" for name, value in spec_knobs)
+def _knobs(knobs: Knobs, axes: Collection[str]) -> str:
+    """The knobs that are searched; fixed ones are the same in every line."""
+    return " ".join(
+        f"{name}={'default' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in knobs.items()
+        if name in axes
+    )
 
 
-def trial_words(trial: StoredTrial, value: float | None, unit: str) -> str:
+def _who(role: Role, candidate: int | None, speculative: bool) -> str:
+    if role is Role.CONFIRM and not speculative:
+        return "confirm plain decoding"
+    return _ROLE_WORDS[role] + ("" if candidate is None else f" {candidate}")
+
+
+def trial_words(trial: StoredTrial, value: float | None, shown: Shown) -> str:
     """One trial in one line."""
-    who = _ROLE_WORDS[trial.role] + ("" if trial.candidate is None else f" {trial.candidate}")
+    who = _who(trial.role, trial.candidate, trial.speculative)
     if trial.result.failure is not None:
         return f"{who}: {trial.result.failure.kind} — {trial.result.failure.message.splitlines()[0][:120]}"
-    shown = "no value" if value is None else f"{value:.2f} {unit}"
-    return f"{who}: {shown}" + (f"  {_knobs(trial.knobs.items())}" if trial.speculative else "")
+    figure = "no value" if value is None else f"{value:.2f} {shown.unit}"
+    knobs = _knobs(trial.knobs, shown.axes) if trial.speculative and trial.role is not Role.CONFIRM else ""
+    return f"{who}: {figure}  {knobs}".rstrip()
 
 
 def best_words(best: Best | None) -> str:
@@ -102,8 +127,8 @@ def best_words(best: Best | None) -> str:
 class PlainLines:
     """One line an event, for logs and pipes."""
 
-    def __init__(self, out: Console, unit: str) -> None:
-        self._out, self._unit = out, unit
+    def __init__(self, out: Console, shown: Shown) -> None:
+        self._out, self._shown = out, shown
         self._done = self._total = 0
 
     def __enter__(self) -> Watcher:
@@ -122,7 +147,7 @@ class PlainLines:
 
     def finished(self, trial: StoredTrial, value: float | None, best: Best | None) -> None:
         self._done += 1
-        words = trial_words(trial, value, self._unit)
+        words = trial_words(trial, value, self._shown)
         self._line(f"[{self._done}/{self._total}] {words}  | best {best_words(best)}")
 
     def note(self, text: str) -> None:
@@ -140,8 +165,8 @@ class Quiet(PlainLines):
 class LiveView:
     """A block that is redrawn in place: phase, workers, last trials, best so far, time left."""
 
-    def __init__(self, out: Console, unit: str) -> None:
-        self._unit = unit
+    def __init__(self, out: Console, shown: Shown) -> None:
+        self._shown = shown
         self._live = Live(console=out, refresh_per_second=4, transient=False, get_renderable=self._render)
         self._phase, self._done, self._total = "starting", 0, 0
         self._phase_began = time.monotonic()
@@ -170,7 +195,7 @@ class LiveView:
         self._running.pop(trial.uid, None)
         self._done += 1
         self._best = best
-        self._event(Text(trial_words(trial, value, self._unit), style="red" if trial.result.failure else ""))
+        self._event(Text(trial_words(trial, value, self._shown), style="red" if trial.result.failure else ""))
 
     def note(self, text: str) -> None:
         self._event(Text(text, style="bold"))
@@ -189,29 +214,36 @@ class LiveView:
         head = Text(f"{self._phase}  {self._done}/{self._total}{self._left()}", style="bold cyan", no_wrap=True)
         rows = [head]
         for spec, began in list(self._running.values()):
-            who = _ROLE_WORDS[spec.role] + ("" if spec.candidate is None else f" {spec.candidate}")
-            knobs = _knobs(spec.knobs.items()) if spec.speculative else ""
+            who = _who(spec.role, spec.candidate, spec.speculative)
+            knobs = _knobs(spec.knobs, self._shown.axes) if spec.speculative else ""
             line = f"  running {time.monotonic() - began:5.1f} s  {who}  {knobs}"
             rows.append(Text(line, no_wrap=True, overflow="ellipsis"))
         rows.append(Text(f"  best    {best_words(self._best)}", style="green", no_wrap=True, overflow="ellipsis"))
         return Group(*rows, *self._events)
 
 
-def view(mode: str, unit: str, out: Console) -> PlainLines | LiveView:
+def view(mode: str, shown: Shown, out: Console) -> PlainLines | LiveView:
     """The view of a `progress` setting: auto is live in a terminal, plain elsewhere."""
     if mode == "quiet":
-        return Quiet(out, unit)
+        return Quiet(out, shown)
     if mode == "live" or (mode == "auto" and out.is_terminal):
-        return LiveView(out, unit)
-    return PlainLines(out, unit)
+        return LiveView(out, shown)
+    return PlainLines(out, shown)
 
 
-def summary(verdicts: Iterable[Verdict], command: str | None, limit: int = 8) -> Group:
-    """The conclusions, most important first, and the winner's command line."""
+def first_sentence(text: str) -> str:
+    """The statement without its explanation; points inside numbers and abbreviations do not end it."""
+    match = re.search(r"(?<=[a-z0-9)\]])[.:;] (?=[A-Z])", text)
+    return text if match is None else text[: match.start()] + "."
+
+
+def summary(verdicts: Iterable[Verdict], command: str | None) -> Group:
+    """The main conclusions, most important first, and the command line to use."""
+    told = [verdict for verdict in verdicts if verdict.status is not VerdictStatus.NOT_ENOUGH_DATA]
     rows = []
-    for verdict in [verdict for verdict in verdicts if verdict.status is not VerdictStatus.NOT_ENOUGH_DATA][:limit]:
-        style = "bold" if verdict.status is VerdictStatus.HOLDS else "dim"
-        rows.append(Text(f"{_STATUS_MARKS[verdict.status]} {verdict.statement}", style=style))
+    for verdict in told[:_SUMMARY_VERDICTS]:
+        style = "bold" if verdict.status is VerdictStatus.HOLDS else ""
+        rows.append(Text(f"{_STATUS_MARKS[verdict.status]} {first_sentence(verdict.statement)}", style=style))
     if command:
         rows += [Text("run it with:", style="bold"), Text(f"  {command}")]
     return Group(*rows)

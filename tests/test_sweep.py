@@ -1,0 +1,189 @@
+"""`python sweep.py` from outside, as a user runs it: rows, findings and exit codes of whole studies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import psutil
+import pytest
+
+from dflash_sweep.records import Role, StoredTrial, VerdictStatus
+from dflash_sweep.store import Store
+
+SWEEP = Path(__file__).parents[1] / "sweep.py"
+QUICK = (
+    "+study=ddtree", "cluster=inline", "trace=agent_short", "progress=plain", "seed=7", "report.formats=[png]",
+    "protocol.baseline_repeats=2", "protocol.default_repeats=1", "protocol.confirm_top=2", "protocol.confirm_blocks=2",
+)  # fmt: skip
+
+
+def command(*overrides: str) -> list[str]:
+    return [sys.executable, str(SWEEP), *QUICK, *overrides]
+
+
+def sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*overrides), cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+
+
+def trials(folder: Path, study: str = "ddtree") -> tuple[StoredTrial, ...]:
+    with Store(f"sqlite:///{folder / 'studies.db'}", create=False) as store:
+        return store.trials(study)
+
+
+def figures(rows: tuple[StoredTrial, ...]) -> list[tuple[object, ...]]:
+    """What must not change between two runs with one seed: who ran, with what, and what came out."""
+    return [
+        (row.uid.partition("/")[2], row.knobs, [turn.counters for turn in row.result.turns], row.result.failure is None)
+        for row in rows
+    ]
+
+
+def servers_of(study_folder: Path) -> list[psutil.Process]:
+    """Emulator processes that were started with this folder as their working directory or log."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words = process.info["cmdline"] or []
+        if "dflash_sweep.emulator" in words and process.info["cwd"] == str(study_folder):
+            found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, sweep(folder, "n_trials=4")
+
+
+def test_a_study_ends_with_rows_findings_and_exit_code_0(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, run = finished
+    assert run.returncode == 0, run.stderr
+    findings = folder / "reports" / "ddtree" / "findings.md"
+    assert run.stdout.splitlines()[-1] == str(findings)
+    text = findings.read_text()
+    assert "EMULATED" in text.splitlines()[0]
+    assert "](figures/stage_breakdown.png)" in text
+    assert (findings.parent / "figures" / "stage_breakdown.png").stat().st_size > 10_000
+    rows = trials(folder)
+    roles = [row.role for row in rows]
+    assert roles.count(Role.BASELINE) == 2
+    assert roles.count(Role.CALIBRATE) == 1
+    assert roles.count(Role.SEARCH) == 4
+    assert all(row.result.measurement == "emulated" and row.result.clock == "virtual" for row in rows)
+    stored = optuna.load_study(study_name="ddtree", storage=f"sqlite:///{folder / 'studies.db'}")
+    assert len([trial for trial in stored.trials if trial.state.is_finished()]) >= 4
+
+
+def test_the_findings_say_that_exact_verification_cannot_win(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = finished
+    found = json.loads((folder / "reports" / "ddtree" / "findings.json").read_text())
+    bound = next(verdict for verdict in found["verdicts"] if verdict["id"] == "structural_bound")
+    assert bound["status"] == VerdictStatus.HOLDS
+    assert "exact_ms" in bound["subject"]
+
+
+def test_every_trial_leaves_its_evidence(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    (run,) = (folder / "sweeps" / "ddtree").iterdir()
+    evidence = run / "trials" / "search" / "0" / "0" / "0"
+    assert {path.name for path in evidence.iterdir()} >= {"launch.json", "server.log", "turns.jsonl", "result.json"}
+
+
+def test_the_same_seed_gives_the_same_parameters_and_values(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    folder, _ = finished
+    again = sweep(tmp_path, "n_trials=4")
+    assert again.returncode == 0, again.stderr
+    assert figures(trials(tmp_path)) == figures(trials(folder))
+
+
+def test_a_second_run_gets_a_name_of_its_own_and_keeps_the_first(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = finished
+    before = trials(folder)
+    run = sweep(folder, "n_trials=1", "protocol.confirm_blocks=0")
+    assert run.returncode == 0, run.stderr
+    assert "this one is 'ddtree-2'" in " ".join(run.stderr.split())
+    assert len([row for row in trials(folder, "ddtree-2") if row.role is Role.SEARCH]) == 1
+    assert trials(folder) == before
+
+
+def test_configuration_errors_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    run = sweep(tmp_path, "space.budget=choice(8,big)")
+    assert run.returncode == 2
+    (line,) = run.stderr.strip().splitlines()
+    assert line == "error: space.budget='big' is not allowed: it takes a whole number"
+    assert not (tmp_path / "studies.db").exists()
+
+
+def test_a_study_whose_every_run_fails_reports_and_ends_with_3(tmp_path: Path) -> None:
+    run = sweep(tmp_path, "n_trials=2", "engine.options.fault=crash_before_ready")
+    assert run.returncode == 3, run.stderr
+    assert "plain decoding could not be measured" in run.stderr
+    assert "crashed" in (tmp_path / "reports" / "ddtree" / "findings.md").read_text()
+
+
+def start(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
+    log = (folder / "output.txt").open("wb")
+    return subprocess.Popen(command(*overrides), cwd=folder, stdout=log, stderr=log, start_new_session=True)
+
+
+def wait_for_trials(folder: Path, process: subprocess.Popen[bytes], count: int) -> None:
+    """Until `count` trials are stored; fails if the study ends first."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, (folder / "output.txt").read_text()
+        if (folder / "output.txt").read_text().count("tok/s  |") >= count:
+            return
+        time.sleep(0.05)
+    pytest.fail("the study did not get on")
+
+
+def wait_until_no_server(folder: Path) -> None:
+    deadline = time.monotonic() + 20
+    while servers_of(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert servers_of(folder) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [pytest.param("inline"), pytest.param("local", marks=pytest.mark.ray)])
+def test_a_killed_driver_leaves_no_server_and_resume_loses_and_doubles_nothing(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, cluster: str
+) -> None:
+    folder, _ = finished
+    process = start(tmp_path, "n_trials=4", f"cluster={cluster}")
+    wait_for_trials(tmp_path, process, 4)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until_no_server(tmp_path)
+    run = sweep(tmp_path, "n_trials=4", f"cluster={cluster}", "resume=true")
+    assert run.returncode == 0, run.stderr
+    rows = trials(tmp_path)
+    assert len({row.uid for row in rows}) == len(rows)
+    expected = {row.uid: row.knobs for row in trials(folder) if row.role is not Role.CONFIRM}
+    assert {row.uid: row.knobs for row in rows if row.role is not Role.CONFIRM} == expected
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_everything_and_ends_with_130(tmp_path: Path) -> None:
+    process = start(tmp_path, "n_trials=50")
+    wait_for_trials(tmp_path, process, 3)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    wait_until_no_server(tmp_path)
+    assert len(trials(tmp_path)) >= 3
+    assert "resume=true" in (tmp_path / "output.txt").read_text()
+    assert (tmp_path / "reports" / "ddtree" / "findings.md").is_file()
