@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 from dataclasses import replace
@@ -12,7 +11,6 @@ import msgspec
 import pytest
 
 from dflash_sweep import environment
-from dflash_sweep.errors import EngineMissing
 from dflash_sweep.records import Device
 from fakes import fake_engine
 from fakes.fake_nvml import BIG, SMALL, FakeNvml
@@ -104,19 +102,6 @@ def test_git_state(tmp_path: Path) -> None:
 def test_git_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert environment.git_state(tmp_path) == {"commit": None, "dirty": None}
-
-
-def test_a_file_is_hashed_once_until_it_changes(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"abc")
-    assert environment.file_sha256(file) == hashlib.sha256(b"abc").hexdigest()
-    hits = environment._sha256.cache_info().hits
-    assert environment.file_sha256(file) == hashlib.sha256(b"abc").hexdigest()
-    assert environment._sha256.cache_info().hits == hits + 1
-    file.write_bytes(b"abcd")
-    assert environment.file_sha256(file) == hashlib.sha256(b"abcd").hexdigest()
-    with pytest.raises(EngineMissing, match=r"nothing\.gguf: No such file"):
-        environment.file_sha256(tmp_path / "nothing.gguf")
 
 
 def test_provenance_of_a_study(tmp_path: Path) -> None:

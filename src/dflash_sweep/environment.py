@@ -1,11 +1,10 @@
-"""Where and with what a number was measured: devices, driver, clocks, machine, packages, code state, file hashes.
+"""Where and with what a number was measured: devices, driver, clocks, machine, packages, code state.
 
-Imports `records`, `errors`. Everything that this machine does not tell is None; nothing here stops a study.
+Imports `records`. Everything that this machine does not tell is None; nothing here stops a study.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import platform
@@ -21,7 +20,6 @@ from typing import Any
 import psutil
 import pynvml
 
-from dflash_sweep.errors import EngineMissing
 from dflash_sweep.records import Device, TrialSpec
 
 PACKAGES = ("dflash-sweep", "ray", "optuna", "httpx", "hydra-core", "msgspec", "numpy", "nvidia-ml-py", "xllamacpp")
@@ -199,24 +197,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": package_versions(),
     }
-
-
-# ---------------------------------------------------------------- files
-
-
-@lru_cache(maxsize=64)
-def _sha256(path: str, inode: int, size: int, mtime_ns: int) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def file_sha256(path: str | Path) -> str:
-    """SHA-256 of a file; computed once per inode, size and time of change. Raises EngineMissing for no such file."""
-    try:
-        state = Path(path).stat()
-        return _sha256(str(path), state.st_ino, state.st_size, state.st_mtime_ns)
-    except OSError as error:
-        raise EngineMissing(f"{path}: {error.strerror}") from error
 
 
 # ---------------------------------------------------------------- all of it
