@@ -232,7 +232,7 @@ def _set_clock(draft: timings.Draft, segment: Segment | None, exchange: Exchange
     `decode=` of the DONE line has a resolution of 0.1 s: its rate in brackets is the last resort, and flagged.
     """
     prefill, json_ms, rate = _json_decode_ms(exchange)
-    coarse = segment.done_rate if segment is not None else None
+    coarse = (segment.done_rate or None) if segment is not None else None
     draft.prompt_ms, draft.server_tps_raw = prefill, rate if rate is not None else coarse
     mode = segment.mode if segment is not None else None
     if segment is not None and mode == "ar":
