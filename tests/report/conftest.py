@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dflash_sweep.errors import FailureKind
+from dflash_sweep.metrics import pooled_decode_tps
 from dflash_sweep.records import (
     AxisInfo,
     Device,
@@ -81,7 +82,9 @@ def make_trial(number: int, **fields: Any) -> StoredTrial:
     return StoredTrial(number=number, result=TrialResult(**outcome), **own)
 
 
-def speculative_trial(rng: random.Random, number: int, knobs: Knobs, *, turns: int = 10, **fields: Any) -> StoredTrial:
+def speculative_trial(
+    rng: random.Random, number: int, knobs: Knobs, *, turns: int = 10, verify_ms: float = 24.7, **fields: Any
+) -> StoredTrial:
     """A trial of the cost model: budget lifts AL up to 32, a large window slows the draft, temperature 0.7 is best."""
     budget, window, temp = (
         int(knobs["budget"] or 0),
@@ -89,7 +92,7 @@ def speculative_trial(rng: random.Random, number: int, knobs: Knobs, *, turns: i
         float(knobs["proposal_temp"] or 0),
     )
     al = 1.5 + 0.9 * min(budget, 32) / 32 - 0.8 * (temp - 0.7) ** 2
-    stages = {"draft_ms": 14 + window / 16, "topk_ms": 3 + budget / 16, "exact_ms": 24.7 * al, "other_ms": 1.5}
+    stages = {"draft_ms": 14 + window / 16, "topk_ms": 3 + budget / 16, "exact_ms": verify_ms * al, "other_ms": 1.5}
     noise = rng.gauss(1, 0.015)
     made = [
         make_turn(rng, order, al=al + rng.gauss(0, 0.06), step_ms=sum(stages.values()) * noise, start_ns=order * 10**10,
@@ -135,28 +138,37 @@ def make_study(**fields: Any) -> StudyInfo:
 
 
 def make_trials(count: int, *, turns: int = 10, seed: int = 7) -> tuple[StoredTrial, ...]:
-    """A whole study of `count` trials: baselines first, canaries between, a confirm phase and failures at the end."""
+    """A study of `count` trials: baselines, a search with canaries and failures, confirm blocks in the last third."""
     rng = random.Random(seed)
-    rows: list[StoredTrial] = []
-    for number in range(count):
-        knobs: Knobs = {
-            "target_feat_ctx": rng.choice(WINDOWS), "budget": rng.choice(BUDGETS), "proposal_temp": rng.choice(TEMPS),
-            "chain_seed": rng.choice((True, False)), "cache_type_k": rng.choice(("f16", "q8_0", "q4_0")),
-        }  # fmt: skip
-        if number < 2 or number % 12 == 11:
-            rows.append(baseline_trial(rng, number, turns=turns, role=Role.BASELINE if number < 2 else Role.CANARY))
-        elif number % 9 == 5:
-            message = f"CUDA error: out of memory while loading the draft at budget {knobs['budget']}"
-            rows.append(failed_trial(number, FailureKind.OUT_OF_MEMORY, message, knobs=knobs))
-        elif number % 17 == 8:
-            rows.append(failed_trial(number, FailureKind.REQUEST_FAILED, "turn 3: connection reset", knobs=knobs))
-        elif number > count * 0.75 and len(good := [row for row in rows if row.speculative and not row.result.failure]):
-            again = good[number % min(4, len(good))]
-            rows.append(speculative_trial(rng, number, again.knobs, turns=turns, candidate=again.candidate,
-                                          role=Role.CONFIRM, repeat=number))  # fmt: skip
+    rows = [_search_row(rng, number, turns) for number in range(min(count, 2 + 2 * count // 3))]
+    good = [row for row in rows if row.speculative and row.result.failure is None]
+    finalists = sorted(good, key=lambda row: -(pooled_decode_tps(row.result.turns) or 0.0))[:3]
+    first = len(rows)
+    for number in range(first, count):
+        block, place = divmod(number - first, len(finalists) + 1)
+        confirm: dict[str, Any] = {"role": Role.CONFIRM, "repeat": block}
+        if place == len(finalists):
+            rows.append(baseline_trial(rng, number, turns=turns, **confirm))
         else:
-            rows.append(speculative_trial(rng, number, knobs, turns=turns))
+            again = finalists[place]
+            fields: dict[str, Any] = {"candidate": again.candidate, **confirm}
+            rows.append(speculative_trial(rng, number, again.knobs, turns=turns, **fields))
     return tuple(rows)
+
+
+def _search_row(rng: random.Random, number: int, turns: int) -> StoredTrial:
+    knobs: Knobs = {
+        "target_feat_ctx": rng.choice(WINDOWS), "budget": rng.choice(BUDGETS), "proposal_temp": rng.choice(TEMPS),
+        "chain_seed": rng.choice((True, False)), "cache_type_k": rng.choice(("f16", "q8_0", "q4_0")),
+    }  # fmt: skip
+    if number < 2 or number % 12 == 11:
+        return baseline_trial(rng, number, turns=turns, role=Role.BASELINE if number < 2 else Role.CANARY)
+    if number % 9 == 5:
+        message = f"CUDA error: out of memory while loading the draft at budget {knobs['budget']}"
+        return failed_trial(number, FailureKind.OUT_OF_MEMORY, message, knobs=knobs)
+    if number % 17 == 8:
+        return failed_trial(number, FailureKind.REQUEST_FAILED, "turn 3: connection reset", knobs=knobs)
+    return speculative_trial(rng, number, knobs, turns=turns)
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ def _numbered(material: Material, number: int | None) -> Candidate | None:
 
 
 def setting_name(entry: Candidate, texts: Texts, material: Material) -> str:
-    """ "#19 (budget=22 chain_seed=on)": a candidate by number and by what tells it from the others."""
+    """ "#19 (budget=22 chain_seed=true)": a candidate by number and by what tells it from the others."""
     knobs = knob_text(entry.knobs, material.varied or None, joiner=" ")
     if not entry.speculative:
         return texts("plain")

@@ -109,9 +109,13 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         if spot := sweet[name]:
             for axes in (top, bottom):
                 axes.axvspan(spot[0] - 0.4, spot[1] + 0.4, color="#FBE9C8", zorder=0, linewidth=0)
-        top.set_title(style.printable(name, 22))
+        top.set_title(style.printable(name, within_in=6.4 / len(panels), points=9.5, bold=True))
         axis = material.axis(name)
-        bottom.set_xlabel(style.printable(axis.unit, 20) if axis is not None and axis.unit else "")
+        bottom.set_xlabel(
+            style.printable(axis.unit, within_in=6.4 / len(panels), points=9.0)
+            if axis is not None and axis.unit
+            else ""
+        )
     grid[0][0].set_ylabel(material.axis_label(texts))
     grid[1][0].set_ylabel(texts("axis.al_short"))
     return figure

@@ -105,7 +105,7 @@ def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], texts: Texts
         axes.plot([x], [level.change], marker="o", color=colour, markersize=6, zorder=4,
                   markerfacecolor=style.PAPER if level.runs == 1 else colour)  # fmt: skip
     ticks(axes, [level.text for level in levels])
-    axes.set_title(style.printable(verdict.subject, 30), pad=15)
+    axes.set_title(style.printable(verdict.subject, within_in=2.1, points=9.5, bold=True), pad=15)
     axes.annotate(texts(f"effect.{verdict.status}"), (0, 1), xycoords="axes fraction", xytext=(0, 3),
                   textcoords="offset points", fontsize=8.5, color=colour, fontweight="bold")  # fmt: skip
     style.quiet_grid(axes)
@@ -113,7 +113,7 @@ def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], texts: Texts
 
 def ticks(axes: Axes, labels: list[str]) -> None:
     """Level names under a panel of about a third of the figure's width: turned and thinned out where they are many."""
-    names = [style.printable(label, 14) for label in labels]
+    names = [style.printable(label, 14, within_in=0.9, points=8.5) for label in labels]
     crowded = sum(len(name) for name in names) > 26
     step = -(-len(names) // 12)
     axes.set_xticks(range(0, len(names), step), names[::step], rotation=35 if crowded else 0,

@@ -86,7 +86,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`name` is the figure's file name without ending."""
+    """`name` is the figure's file name without ending; `caption` may be empty: figures carry their own."""
 
     name: str
     alt: str

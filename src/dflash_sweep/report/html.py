@@ -105,9 +105,10 @@ class Renderer:
     def _picture(self, picture: Picture) -> Markup:
         if picture.name not in self._pictures:
             return Markup("")
-        return Markup(
-            '<figure id="figure-{}"><img src="{}" alt="{}" width="800"><figcaption>{}</figcaption></figure>'
-        ).format(picture.name, _data_uri(self._pictures[picture.name]), picture.alt, picture.caption)
+        caption = Markup("<figcaption>{}</figcaption>").format(picture.caption) if picture.caption else Markup("")
+        return Markup('<figure id="figure-{}"><img src="{}" alt="{}" width="800">{}</figure>').format(
+            picture.name, _data_uri(self._pictures[picture.name]), picture.alt, caption
+        )
 
     def _table(self, table: Table) -> Markup:
         head = Markup("").join(

@@ -94,8 +94,13 @@ def _heat(axes: Axes, values: np.ndarray, texts: list[list[str]], rows: list[str
             value = values[i, j]
             dark = not np.isnan(value) and high > low and (value - low) / (high - low) > 0.55
             axes.text(j, i, text, ha="center", va="center", fontsize=8, color=style.PAPER if dark else style.INK)
-    axes.set_xticks(range(len(columns)), [style.printable(name, 16) for name in columns], rotation=35, ha="right")
-    axes.set_yticks(range(len(rows)), [style.printable(name, 16) for name in rows])
+    axes.set_xticks(
+        range(len(columns)),
+        [style.printable(name, within_in=1.3, points=8.5) for name in columns],
+        rotation=35,
+        ha="right",
+    )
+    axes.set_yticks(range(len(rows)), [style.printable(name, within_in=1.3, points=8.5) for name in rows])
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -138,6 +143,6 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     ]
     _heat(right, top.means, written, list(top.row_labels), list(top.column_labels))
     right.set_title(texts("fig.interactions.right", unit=material.axis_label(texts)))
-    right.set_ylabel(style.printable(top.rows, 30))
-    right.set_xlabel(style.printable(top.columns, 30))
+    right.set_ylabel(style.printable(top.rows, within_in=2.6, points=9.0))
+    right.set_xlabel(style.printable(top.columns, within_in=2.6, points=9.0))
     return figure

@@ -65,7 +65,8 @@ class Renderer:
             case Picture(name, alt, caption):
                 if name not in self._pictures:
                     return ""
-                return f"![{escape(alt)}]({self._pictures[name]})\n\n*{escape(caption)}*"
+                picture = f"![{escape(alt)}]({self._pictures[name]})"
+                return f"{picture}\n\n*{escape(caption)}*" if caption else picture
 
     def _table(self, table: Table) -> str:
         rules = ["---:" if letter == "r" else "---" for letter in table.align]

@@ -20,6 +20,7 @@ from dflash_sweep import frames, metrics
 from dflash_sweep.analysis import rows
 from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.summary import candidate_table
+from dflash_sweep.analysis.verdicts import judge
 from dflash_sweep.records import AxisInfo, Knobs, KnobValue, StoredTrial, StudyInfo, Verdict
 
 
@@ -230,13 +231,13 @@ class Material:
         )
 
 
-def collect(study: StudyInfo, trials: Sequence[StoredTrial], verdicts: Sequence[Verdict]) -> Material:
-    """Rows and conclusions of a study, ready for pages and figures; rows in the order of their numbers."""
+def collect(study: StudyInfo, trials: Sequence[StoredTrial], verdicts: Sequence[Verdict] | None = None) -> Material:
+    """Rows and conclusions of a study, ready for pages and figures; rows in the order of their numbers.
+
+    `verdicts` None = the rows are judged here.
+    """
     stored = tuple(sorted(trials, key=lambda trial: trial.number))
-    return Material(
-        study=study,
-        stored=stored,
-        trials=frames.trial_frame(stored),
-        turns=frames.turn_frame(stored),
-        verdicts=tuple(verdicts),
-    )
+    trial_table, turn_table = frames.trial_frame(stored), frames.turn_frame(stored)
+    if verdicts is None:
+        verdicts = judge(trial_table, turn_table, study)
+    return Material(study=study, stored=stored, trials=trial_table, turns=turn_table, verdicts=tuple(verdicts))

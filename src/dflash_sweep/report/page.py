@@ -33,34 +33,48 @@ PLACED = ("stage_breakdown", "tradeoff", "axis_effects")
 
 
 def findings(
-    material: Material, found: Answer, texts: Texts, pictures: Iterable[str], server_command: str | None, *, full: bool
+    material: Material,
+    found: Answer,
+    texts: Texts,
+    pictures: Iterable[str],
+    server_command: str | None,
+    *,
+    full: bool,
+    captions: bool = False,
 ) -> Document:
-    """The page. `pictures` are the names of figures that exist; `full` shows them all instead of linking some."""
-    names = [name for name in FIGURES if name in set(pictures)]
+    """The page. `pictures` are the names of figures that exist; `full` shows them all instead of linking some.
+
+    `captions`: repeat under each figure what to see in it, for figures whose own words are in another language.
+    """
+    existing = set(pictures)
+    shown = {name: _picture(material, texts, name, captions) for name in FIGURES if name in existing}
     word = texts(f"word.{material.study.measurement}")
     blocks: list[Block] = [
         Paragraph((em(texts(f"kind.{material.study.measurement}")),)),
         *_verdict(material, found, texts),
         *_run(material, found, texts, server_command),
-        *_settings(material, texts, word, names),
-        *_section(material, texts, "axes", names, ("axis_effects",)),
-        *_section(material, texts, "time", names, ("stage_breakdown",)),
+        *_settings(material, texts, word, shown),
+        *_section(material, texts, "axes", shown, ("axis_effects",)),
+        *_section(material, texts, "time", shown, ("stage_breakdown",)),
         Heading(texts("head.failed")),
         *failure_blocks(material, texts, word),
         *_bullets(material, texts, "failed"),
         *_trust(material, texts),
         Heading(texts("head.provenance")),
         provenance_table(material, texts, word),
-        *_more_pictures(material, texts, names, full=full),
+        *_more_pictures(material, texts, shown, full=full),
     ]
     title = texts("title", study=material.study.name)
     return Document(title=title, label=word, blocks=tuple(blocks), lang=texts.lang)
 
 
-def _picture(material: Material, texts: Texts, name: str) -> Picture:
-    key, _ = FIGURES[name]
-    metric = material.axis_label(texts)
-    return Picture(name, texts(f"{key}.title"), texts(f"{key}.see", metric=metric))
+def _see(material: Material, texts: Texts, name: str) -> str:
+    return texts(f"{FIGURES[name][0]}.see", metric=material.axis_label(texts))
+
+
+def _picture(material: Material, texts: Texts, name: str, captions: bool) -> Picture:
+    title, see = texts(f"{FIGURES[name][0]}.title"), _see(material, texts, name)
+    return Picture(name, texts("alt", title=title, see=see), see if captions else "")
 
 
 def _bullets(material: Material, texts: Texts, section: str) -> list[Block]:
@@ -72,6 +86,9 @@ def _verdict(material: Material, found: Answer, texts: Texts) -> list[Block]:
     line: list[str | Span] = [strong(found.statement)]
     if found.numbers:
         line += [texts("space"), texts("rows"), row_link(found.numbers), texts("stop")]
+    headline = material.verdict(*verdict_lines.HEADLINE)
+    if headline is not None and headline.how_to_check:
+        line += [" ", em(texts("checked", how=headline.how_to_check))]
     blocks: list[Block] = [Heading(texts("head.verdict")), Paragraph(tuple(line))]
     if material.study.status in ("running", "interrupted", "failed"):
         reason = material.study.stop_reason or ""
@@ -96,43 +113,46 @@ def _run(material: Material, found: Answer, texts: Texts, server_command: str | 
     return [*blocks, Paragraph(texts("space").join(notes)), Code(command, "sh")]
 
 
-def _settings(material: Material, texts: Texts, word: str, names: list[str]) -> list[Block]:
+def _settings(material: Material, texts: Texts, word: str, shown: dict[str, Picture]) -> list[Block]:
     table = settings_table(material, texts, word)
     if table is None:
         return []
-    pictures = [_picture(material, texts, "tradeoff")] if "tradeoff" in names else []
+    pictures = [shown["tradeoff"]] if "tradeoff" in shown else []
     return [Heading(texts("head.settings")), table, *pictures]
 
 
-def _section(material: Material, texts: Texts, section: str, names: list[str], shown: tuple[str, ...]) -> list[Block]:
+def _section(
+    material: Material, texts: Texts, section: str, shown: dict[str, Picture], placed: tuple[str, ...]
+) -> list[Block]:
     bullets = _bullets(material, texts, section)
-    pictures = [_picture(material, texts, name) for name in shown if name in names]
+    pictures = [shown[name] for name in placed if name in shown]
     if not bullets and not pictures:
         return []
-    empty = [] if bullets else [Paragraph(texts(f"empty.{section}"))]
-    return [Heading(texts(f"head.{section}")), *bullets, *empty, *pictures]
+    return [Heading(texts(f"head.{section}")), *bullets, *pictures]
 
 
 def _trust(material: Material, texts: Texts) -> list[Block]:
     sentences: tuple[Inline, ...] = assumptions(material, texts)
     blocks: list[Block] = [Heading(texts("head.trust")), *_bullets(material, texts, "trust"), Bullets(sentences)]
-    open_questions = verdict_lines.undecided(material.verdicts)
-    if open_questions:
+    by_reason: dict[str, list[str]] = {}
+    for verdict in verdict_lines.undecided(material.verdicts):
+        by_reason.setdefault(verdict.statement, []).append(verdict_lines.name(verdict, texts))
+    if by_reason:
         blocks.append(Paragraph((strong(texts("head.undecided")),)))
-        lines = [f"{verdict_lines.name(verdict, texts)}: {verdict.statement}" for verdict in open_questions]
+        lines = [texts("undecided", names=", ".join(names), why=why) for why, names in by_reason.items()]
         blocks.append(Bullets(tuple(lines)))
     return blocks
 
 
-def _more_pictures(material: Material, texts: Texts, names: list[str], *, full: bool) -> list[Block]:
-    rest = [name for name in names if name not in PLACED]
+def _more_pictures(material: Material, texts: Texts, shown: dict[str, Picture], *, full: bool) -> list[Block]:
+    rest = [name for name in shown if name not in PLACED]
     if not rest:
         return []
     head = Heading(texts("head.pictures"))
     if full:
-        return [head, *(_picture(material, texts, name) for name in rest)]
-    links: list[Inline] = []
-    for name in rest:
-        picture = _picture(material, texts, name)
-        links.append((Span(picture.alt, "", PICTURE + name), f": {picture.caption}"))
+        return [head, *(shown[name] for name in rest)]
+    links: list[Inline] = [
+        (Span(texts(f"{FIGURES[name][0]}.title"), "", PICTURE + name), f": {_see(material, texts, name)}")
+        for name in rest
+    ]
     return [head, Bullets(tuple(links))]

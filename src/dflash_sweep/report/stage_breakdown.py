@@ -79,7 +79,8 @@ def _stack(axes: Axes, y: float, parts: dict[str, float]) -> float:
 
 
 def _label(axes: Axes, y: float, text: str, bold: bool) -> None:
-    style.over(axes, 0, y - 0.30, style.printable(text, 118), xytext=(2, 1), va="bottom", ha="left", fontsize=8,
+    text = style.printable(text, within_in=7.4, bold=bold)
+    style.over(axes, 0, y - 0.30, text, xytext=(2, 1), va="bottom", ha="left", fontsize=8,
                fontweight="bold" if bold else "normal")  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
             axes.barh(y, row["length_s"] / scale, left=row["start_s"] / scale, height=0.62, linewidth=0.5,
                       color=style.PAPER if failed else colours[row["role"]], hatch="////" if failed else "",
                       edgecolor=style.VERMILION if failed else style.PAPER)  # fmt: skip
-    axes.set_yticks(range(len(workers)), [style.printable(worker, 24) for worker in workers])
+    axes.set_yticks(range(len(workers)), [style.printable(worker, within_in=1.4, points=8.5) for worker in workers])
     axes.set_ylim(len(workers) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.set_xlabel(texts(unit))

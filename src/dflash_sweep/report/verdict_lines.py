@@ -1,4 +1,4 @@
-"""Conclusions as lines of a page: mark, name, sentence, figure with interval, n, and how to check. Imports `records`,
+"""Conclusions as lines of a page: name, status, sentence, figure with interval, n, and how to check. Imports `records`,
 `report` siblings.
 """
 
@@ -22,7 +22,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Section of the page → ids of the conclusions it holds, in their order; every other id goes to "first"."""
 
-MARKS = {VerdictStatus.HOLDS: "✔", VerdictStatus.DOES_NOT_HOLD: "✘", VerdictStatus.NOT_ENOUGH_DATA: "?"}
+HEADLINE = ("keep_discard", "winner")
+"""Id and subject of the conclusion that the page's first sentence states already."""
 
 _WHOLE_STUDY = ("study", "", "all")
 
@@ -37,6 +38,7 @@ def in_section(verdicts: Iterable[Verdict], section: str) -> list[Verdict]:
     chosen = [
         verdict for verdict in verdicts
         if section_of(verdict.id) == section and verdict.status is not VerdictStatus.NOT_ENOUGH_DATA
+        and (verdict.id, verdict.subject) != HEADLINE
     ]  # fmt: skip
     return sorted(chosen, key=lambda verdict: ids.index(verdict.id) if verdict.id in ids else len(ids))
 
@@ -70,13 +72,12 @@ def figure(verdict: Verdict) -> str:
 def line(verdict: Verdict, texts: Texts) -> Inline:
     """One conclusion as a list item."""
     parts: list[str | Span] = [
-        f"{MARKS[verdict.status]} ",
         strong(name(verdict, texts)),
-        f" ({texts(f'status.{verdict.status}')}): {verdict.statement} ",
+        texts("stated", status=texts(f"status.{verdict.status}"), statement=verdict.statement),
         code(figure(verdict)),
     ]
     if verdict.how_to_check:
-        parts += [" ", em(f"{texts('check')}: {verdict.how_to_check}")]
+        parts += [" ", em(texts("checked", how=verdict.how_to_check))]
     return tuple(parts)
 
 

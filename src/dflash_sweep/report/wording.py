@@ -47,12 +47,12 @@ def knob_value(value: KnobValue) -> str:
     if value is None:
         return "default"
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def knob_text(knobs: Mapping[str, KnobValue], names: Iterable[str] | None = None, joiner: str = "  ") -> str:
-    """Settings on one line: "budget=22  chain_seed=on". `names` picks and orders them; absent ones read "default"."""
+    """Settings on one line: "budget=22  chain_seed=true". `names` picks and orders them; absent ones read "default"."""
     chosen = list(knobs) if names is None else list(names)
     return joiner.join(f"{name}={knob_value(knobs.get(name))}" for name in chosen)
 

@@ -1,6 +1,6 @@
 """Writes a study's report: findings.md, findings.json, findings.html, results.csv and the figures.
 
-Imports `analysis`, `records`, `errors` and the other modules of `report`. Every file is written beside its place and
+Imports `records`, `errors` and the other modules of `report`. Every file is written beside its place and
 then moved over it, so that a reader never sees half of one; figures that a new report no longer has are removed.
 """
 
@@ -11,9 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_sweep.analysis.verdicts import judge
 from dflash_sweep.errors import ConfigError
-from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.records import StoredTrial, StudyInfo
 from dflash_sweep.report import style
 from dflash_sweep.report.answer import Answer, answer
@@ -58,8 +56,10 @@ def _html(
     texts: Texts,
     pictures: dict[str, dict[str, bytes]],
     server_command: str | None,
+    *,
+    captions: bool,
 ) -> str:
-    page = findings(material, found, texts, pictures, server_command, full=True)
+    page = findings(material, found, texts, pictures, server_command, full=True, captions=captions)
     hints = {name: texts(f"hint.{name}") for name in ("sort", "filter")}
     return HtmlRenderer(pictures).render(page, rows_table(material, texts), hints)
 
@@ -80,19 +80,20 @@ def write(
     """
     texts, chosen = texts_for(lang), _checked(formats)
     in_figures = texts if lang == "en" or style.cjk_font() is not None else texts_for("en")
-    material = collect(study, trials, judge(trial_frame(trials), turn_frame(trials), study))
+    material = collect(study, trials)
     found = answer(material, texts)
     pictures = draw_all(material, in_figures, chosen)
     paths = {name: {suffix: f"{FIGURE_FOLDER}/{name}.{suffix}" for suffix in pictures[name]} for name in pictures}
     listed = {name: sorted(files.values()) for name, files in paths.items()}
     renderer = Renderer({name: files.get("png") or files["svg"] for name, files in paths.items()}, "results.csv")
-    short = findings(material, found, texts, pictures, server_command, full=False)
+    captions = in_figures != texts
+    short = findings(material, found, texts, pictures, server_command, full=False, captions=captions)
     contents = {
         **{paths[name][suffix]: data for name, files in pictures.items() for suffix, data in files.items()},
         "results.csv": results_csv(material.trials),
         "findings.json": findings_json(material, found, texts, server_command, listed),
         "findings.md": renderer.render(short).encode(),
-        "findings.html": _html(material, found, texts, pictures, server_command).encode(),
+        "findings.html": _html(material, found, texts, pictures, server_command, captions=captions).encode(),
     }
     try:
         for name, content in contents.items():
