@@ -62,6 +62,15 @@ def grandchild(argument: str) -> None:
         os._exit(0)
 
 
+def gpu(argument: str) -> None:
+    """Holds that many MiB of the card it sees and keeps it busy during every answer."""
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))  # noqa: PTH118, PTH120 (pathlib starts slowly)
+    from fakes.fake_cuda import Card
+
+    State.card = Card(int(argument))
+    say(f"card {State.card.uuid} of {State.card.visible}")
+
+
 BEFORE_LISTENING: dict[str, Callable[[str], None]] = {
     "oom_abort": oom_abort,
     "oom_hang": oom_hang,
@@ -69,6 +78,7 @@ BEFORE_LISTENING: dict[str, Callable[[str], None]] = {
     "exit": exit_now,
     "ignore_term": ignore_term,
     "grandchild": grandchild,
+    "gpu": gpu,
 }
 
 
@@ -80,6 +90,7 @@ class State:
     knobs: dict[str, Any] = {}  # noqa: RUF012
     posts = 0
     refused = 0
+    card: Any = None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -122,6 +133,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         if State.behaviour == "flood":
             say("x" * 1_000_000)
+        if State.card is not None:
+            State.card.work(0.5)
         if State.behaviour == "slow":
             time.sleep(float(State.argument))
         words = ["same"] * 90 if State.behaviour == "degenerate" else WORDS
