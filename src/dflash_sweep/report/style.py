@@ -7,7 +7,7 @@ a legend in the header where it can never cover data, and no date or path inside
 from __future__ import annotations
 
 import io
-import textwrap
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +42,9 @@ PNG_DPI = 160
 _SIDE_IN = 0.12
 _FOOTER_IN = 0.34
 _LEGEND_ROW_IN = 0.24
+_LEGEND_POINTS = 8.5
+_HINTING = 0.96
+"""Letters on a screen are up to this much wider than the font says, for they begin at whole pixels."""
 
 _STAMP_COLOURS = {
     Measurement.MEASURED: ("#E6F4EA", "#0B5E2B"),
@@ -81,11 +84,36 @@ def _covered() -> frozenset[int]:
     )
 
 
-def printable(text: str, limit: int = 200) -> str:
-    """Text of a user as a figure can draw it: one line, at most `limit` characters, no glyph the fonts lack."""
-    flat = " ".join(text.split())
-    flat = flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
-    return "".join(letter if ord(letter) in _covered() else "□" for letter in flat)
+@cache
+def _advance_in(text: str, points: float, bold: bool) -> float:
+    """Width of a text in inches as the base font sets it."""
+    properties = font_manager.FontProperties(family=_BASE_FONT, weight="bold" if bold else "normal")
+    font = font_manager.get_font(font_manager.findfont(properties))
+    font.set_size(points, 72.0)
+    font.set_text("".join(letter if ord(letter) < 0x2E80 else "MM" for letter in text))
+    return float(font.get_width_height()[0]) / 64 / 72
+
+
+def printable(
+    text: str, limit: int = 200, *, within_in: float | None = None, points: float = 8.0, bold: bool = False
+) -> str:
+    """Text of a user as a figure can draw it: one line, shortened, without glyphs that the fonts lack.
+
+    At most `limit` characters and, where `within_in` is given, at most so many inches at `points`.
+    """
+    flat = "".join(letter if ord(letter) in _covered() else "□" for letter in " ".join(text.split()))
+    if len(flat) > limit:
+        flat = flat[: limit - 1].rstrip() + "…"
+    if within_in is None or _advance_in(flat, points, bold) <= _HINTING * within_in:
+        return flat
+    room = _HINTING * within_in
+    fitting = 0  # longest beginning that still fits with the dots
+    step = len(flat)
+    while step:
+        while fitting + step < len(flat) and _advance_in(flat[: fitting + step] + "…", points, bold) <= room:
+            fitting += step
+        step //= 2
+    return flat[:fitting].rstrip() + "…"
 
 
 @contextmanager
@@ -102,12 +130,38 @@ def conventions() -> Iterator[None]:
                 "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.axisbelow": True,
                 "axes.unicode_minus": True, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "xtick.color": MUTED,
                 "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": FAINT,
-                "grid.linewidth": 0.6, "legend.frameon": False, "legend.fontsize": 8.5, "figure.facecolor": PAPER,
-                "savefig.facecolor": PAPER, "hatch.linewidth": 0.6, "svg.hashsalt": "dflash-sweep",
+                "grid.linewidth": 0.6, "legend.frameon": False, "legend.fontsize": _LEGEND_POINTS,
+                "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "hatch.linewidth": 0.6,
+                "svg.hashsalt": "dflash-sweep",
                 "svg.fonttype": "path", "figure.dpi": 100.0,
             }
         )  # fmt: skip
         yield
+
+
+def _wrapped(text: str, points: float, width_in: float) -> list[str]:
+    """Lines that fit; a break is possible at a space and beside every Chinese character."""
+    lines = [""]
+    for piece in re.findall(r"[\u2e80-\uffff]|[^\s\u2e80-\uffff]+\s*|\s+", text):
+        if lines[-1] and _advance_in((lines[-1] + piece).rstrip(), points, False) > _HINTING * width_in:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]
+
+
+def _fitting_columns(labels: Sequence[str], most: int) -> int:
+    """How many legend columns fit side by side (matplotlib fills them one after another), at least one."""
+    letter = _LEGEND_POINTS / 72
+    for columns in range(min(most, len(labels)), 1, -1):
+        size, longer = divmod(len(labels), columns)
+        width, start = 0.4 * letter, 0
+        for column in range(columns):
+            end = start + size + (column < longer)
+            width += max(_advance_in(label, _LEGEND_POINTS, False) for label in labels[start:end]) + 3.9 * letter
+            start = end
+        if width - 1.5 * letter <= _HINTING * (WIDTH_IN - 2 * _SIDE_IN):
+            return columns
+    return 1
 
 
 def sheet(
@@ -123,8 +177,9 @@ def sheet(
 
     `body_in` is the height of the part between header and footer in inches.
     """
-    lines = textwrap.wrap(subtitle, 122) or [""]
-    rows = -(-len(legend) // legend_columns)
+    lines = _wrapped(subtitle, 9.0, WIDTH_IN - 2 * _SIDE_IN)
+    columns = _fitting_columns([label for _, label in legend], legend_columns)
+    rows = -(-len(legend) // columns)
     header = 0.42 + 0.17 * len(lines) + (0.08 + _LEGEND_ROW_IN * rows if rows else 0.0) + 0.06
     height = header + body_in + _FOOTER_IN
     figure = Figure(figsize=(WIDTH_IN, height))
@@ -136,7 +191,8 @@ def sheet(
     def write(x_in: float, y_in: float, text: str, **kwargs: Any) -> None:
         figure.text(x_in / WIDTH_IN, 1 - y_in / height, text, va="top", **kwargs)
 
-    write(_SIDE_IN, 0.12, title, fontsize=13, fontweight="bold")
+    room = WIDTH_IN - 2 * _SIDE_IN - _advance_in(stamp.word, 9.0, True) - 0.3
+    write(_SIDE_IN, 0.12, printable(title, within_in=room, points=13.0, bold=True), fontsize=13, fontweight="bold")
     write(_SIDE_IN, 0.42, "\n".join(lines), fontsize=9, color=MUTED, linespacing=1.25)
     if legend:
         top = 1 - (0.42 + 0.17 * len(lines) + 0.06) / height
@@ -145,7 +201,7 @@ def sheet(
             [label for _, label in legend],
             loc="upper left",
             bbox_to_anchor=(left, top),
-            ncols=min(legend_columns, len(legend)),
+            ncols=columns,
             borderaxespad=0.0,
             borderpad=0.2,
             handlelength=1.6,
@@ -156,7 +212,7 @@ def sheet(
         1 - left, 1 - 0.13 / height, stamp.word, ha="right", va="top", fontsize=9, fontweight="bold", color=ink,
         bbox={"boxstyle": "round,pad=0.3", "facecolor": background, "edgecolor": ink, "linewidth": 0.8},
     )  # fmt: skip
-    footer = printable(f"{stamp.word} · {stamp.source}", 150)
+    footer = printable(f"{stamp.word} · {stamp.source}", within_in=WIDTH_IN - 2 * _SIDE_IN)
     figure.text(left, 0.10 / height, footer, ha="left", va="bottom", fontsize=8, color=MUTED)
     return figure
 
