@@ -156,7 +156,8 @@ def _matched(table: AxisTable, axis: str, places: np.ndarray) -> _Chosen | None:
     stratum = _joint([table.texts[n][places] for n in table.names if n != axis] + [table.device[places]])
     informative = _levels_per_stratum(level, stratum) > 1
     if table.ordered[axis] and informative.any():
-        mode = _joint([table.texts[n][places] for n in table.names if n != axis and not table.ordered[n]])
+        unordered = [table.texts[n][places] for n in table.names if n != axis and not table.ordered[n]]
+        mode = _joint([np.zeros(len(places), dtype=int), *unordered])
         informative &= mode == np.argmax(np.bincount(mode[informative]))
     if informative.any():
         inside = np.flatnonzero(informative)
@@ -275,9 +276,7 @@ def _projection(matrix: np.ndarray) -> _Projection:
 
 
 def _joint(parts: list[np.ndarray]) -> np.ndarray:
-    """One integer per row for the combination of several."""
-    if not parts:
-        return np.zeros(0, dtype=int)
+    """One integer per row for the combination of several (at least one)."""
     return np.asarray(np.unique(np.column_stack(parts), axis=0, return_inverse=True)[1]).reshape(-1)
 
 

@@ -1,0 +1,119 @@
+"""The confirm decision: a winner only where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dflash_sweep.analysis.confirm import decide, look_alpha
+from fakes.trial_tables import noisy, table, trial
+
+
+def blocks(
+    rng: np.random.Generator, speeds: list[float], plain: float | None, count: int, sd: float = 0.03, **fields: Any
+) -> pd.DataFrame:
+    """`count` interleaved blocks; each has its own level (drift), which the pairing must take out."""
+    rows = []
+    for block in range(count):
+        level = float(rng.uniform(0.7, 1.3))
+        for number, speed in enumerate(speeds):
+            tps = noisy(rng, level * speed, sd)
+            rows.append(
+                trial(
+                    len(rows),
+                    tps=tps,
+                    knobs={"budget": number},
+                    candidate=number,
+                    role="confirm",
+                    repeat=block,
+                    **fields,
+                )
+            )
+        if plain is not None:
+            rows.append(
+                trial(len(rows), tps=noisy(rng, level * plain, sd), speculative=False, role="confirm", repeat=block)
+            )
+    return table(rows)
+
+
+def test_a_clear_winner_is_named_with_its_speedup() -> None:
+    found = decide(blocks(np.random.default_rng(0), [100, 80, 82], 50, 5))
+    assert found.outcome == "winner"
+    assert found.winner == 0
+    assert found.contenders == (0,)
+    assert found.beats_plain is True
+    assert found.speedup is not None
+    assert found.speedup.low is not None
+    assert found.speedup.high is not None
+    assert found.speedup.low < 2.0 < found.speedup.high
+    assert found.finished
+    assert "Winner: candidate 0 (budget=0)" in found.statement
+
+
+def test_equal_settings_are_not_told_apart_and_the_cheapest_is_named() -> None:
+    frame = blocks(np.random.default_rng(1), [100, 100, 60], 50, 5)
+    frame["peak_memory_mib"] = frame["candidate"].map({0: 9000.0, 1: 8000.0, 2: 7000.0})
+    found = decide(frame)
+    assert found.outcome == "not_distinguishable"
+    assert set(found.contenders) == {0, 1}
+    assert found.cheapest == 1
+    assert found.cheapest_by == "peak memory"
+    assert found.winner is None
+    assert "these 2 settings" in found.statement
+
+
+def test_plain_decoding_can_win() -> None:
+    found = decide(blocks(np.random.default_rng(2), [30, 25], 50, 6))
+    assert found.beats_plain is False
+    assert "slower than plain decoding" in found.statement
+
+
+def test_smaller_can_be_better() -> None:
+    found = decide(blocks(np.random.default_rng(3), [100, 60], 80, 6), direction="minimize")
+    assert found.winner == 1
+    assert found.beats_plain is True
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_blocks_decide_nothing(count: int) -> None:
+    found = decide(blocks(np.random.default_rng(4), [100, 50], 50, count))
+    assert found.outcome == "not_enough_data"
+    assert not found.finished
+
+
+def test_failed_runs_leave_their_block_out() -> None:
+    frame = blocks(np.random.default_rng(5), [100, 50], 40, 4)
+    frame.loc[frame["repeat"] == 3, "failure_kind"] = "crashed"
+    found = decide(frame)
+    assert found.blocks == 3
+    assert found.winner == 0
+
+
+def test_all_looks_together_spend_the_level_once() -> None:
+    for planned in (3, 4, 8, 20):
+        shares = [look_alpha(look, planned) for look in range(2, planned + 1)]
+        assert sum(shares) == pytest.approx(0.05)
+        assert shares == sorted(shares)  # early looks need stronger evidence
+    assert look_alpha(5, None) == 0.05
+
+
+def test_a_study_that_could_go_on_says_so() -> None:
+    rng = np.random.default_rng(6)
+    assert not decide(blocks(rng, [100, 100], 100, 3), planned_blocks=8).finished
+    assert decide(blocks(rng, [100, 100], 100, 8), planned_blocks=8).finished
+    assert decide(blocks(rng, [200, 100], 50, 5, sd=0.005), planned_blocks=8).finished
+
+
+@pytest.mark.slow
+def test_equal_finalists_seldom_give_a_winner_though_looked_at_after_each_block() -> None:
+    rng = np.random.default_rng(7)
+    false = 0
+    for _ in range(120):
+        frame = blocks(rng, [100, 100], 100, 4)
+        false += any(
+            decide(frame[frame["repeat"] < count], planned_blocks=4).outcome == "winner" for count in (2, 3, 4)
+        )
+    assert false <= 13  # 5 % of 120 is 6; P(X > 13) < 0.3 % at 5 %

@@ -1,0 +1,143 @@
+"""Axis effects, dead axes, sweet spots and saturation on tables whose truth is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dflash_sweep.analysis import axis_verdicts
+from dflash_sweep.analysis.effects import AxisEffect, axis_effects
+from dflash_sweep.analysis.evidence import Evidence, gather
+from dflash_sweep.analysis.levels import axis_table, prepare
+from dflash_sweep.analysis.rows import numbers, with_keys
+from dflash_sweep.records import VerdictStatus
+from fakes.trial_tables import no_turns, noisy, study, table, trial
+
+VALUES: dict[str, tuple[Any, ...]] = {
+    "budget": (8, 16, 24, 32, 40),
+    "temp": (0.1, 0.5, 0.7, 0.9),
+    "seed": (True, False),
+    "kv": ("f16", "q8_0", "q4_0"),
+}
+
+
+def speed(knobs: dict[str, Any]) -> float:
+    """Truth: budget below 24 costs 15 %, temp below 0.7 costs 10 %; seed and kv do nothing."""
+    return 100 * (0.85 if knobs["budget"] < 24 else 1) * (0.9 if knobs["temp"] < 0.7 else 1)
+
+
+def random_search(seed: int, count: int, sd: float = 0.02) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        knobs = {name: values[int(rng.integers(len(values)))] for name, values in VALUES.items()}
+        rows.append(trial(len(rows), tps=noisy(rng, speed(knobs), sd), knobs=knobs))
+    first = {name: values[0] for name, values in VALUES.items()}
+    rows += [trial(len(rows) + i, tps=noisy(rng, speed(first), sd), knobs=first) for i in range(5)]
+    return table(rows)
+
+
+def one_at_a_time(seed: int, sd: float = 0.02) -> pd.DataFrame:
+    """A search that changes one knob from a base point, each value twice, the base eight times."""
+    rng = np.random.default_rng(seed)
+    base = {"budget": 32, "temp": 0.7, "seed": True, "kv": "f16"}
+    points = [base] * 8 + [{**base, name: v} for name, vs in VALUES.items() for v in vs if v != base[name]] * 2
+    return table([trial(i, tps=noisy(rng, speed(p), sd), knobs=p) for i, p in enumerate(points)])
+
+
+def judged(frame: pd.DataFrame) -> tuple[dict[str, AxisEffect], Evidence]:
+    evidence = gather(frame, no_turns(), study())
+    return {effect.name: effect for effect in axis_effects(evidence)}, evidence
+
+
+@pytest.mark.parametrize("frame", [random_search(0, 80), one_at_a_time(0)], ids=["random", "one at a time"])
+def test_moving_and_dead_axes_are_told_apart(frame: pd.DataFrame) -> None:
+    effects, _ = judged(frame)
+    assert {name: effect.status for name, effect in effects.items()} == {
+        "budget": "moves",
+        "temp": "moves",
+        "seed": "dead",
+        "kv": "dead",
+    }
+
+
+def test_the_size_of_an_effect_is_found_with_its_interval() -> None:
+    effects, _ = judged(random_search(1, 120))
+    budget = effects["budget"]
+    reference = budget.rows.levels[budget.reference].text
+    small = next(code for code, level in enumerate(budget.rows.levels) if level.text == "8")
+    assert reference in ("24", "32", "40", "16", "8")
+    if reference in ("24", "32", "40"):
+        ratio = budget.ratios[small]
+        assert ratio.low is not None
+        assert ratio.high is not None
+        assert ratio.low < 0.85 < ratio.high
+
+
+def test_a_sweet_spot_is_an_interval_of_values() -> None:
+    effects, evidence = judged(random_search(2, 120))
+    spots = {v.subject: v for v in axis_verdicts.sweet_spot(list(effects.values()), evidence)}
+    assert spots["budget"].status is VerdictStatus.HOLDS
+    assert (spots["budget"].ci_low, spots["budget"].ci_high) == (24, 40)
+    assert (spots["temp"].ci_low, spots["temp"].ci_high) == (0.7, 0.9)
+    assert set(spots) == {"budget", "temp"}  # flags and names have no order
+
+
+def test_saturation_needs_an_acceptance_length_that_stops_rising() -> None:
+    rng = np.random.default_rng(3)
+    rows = []
+    for budget in (8, 16, 24, 32, 40):
+        length = min(budget, 24) / 8  # rises to 24, then flat
+        for _ in range(4):
+            tps = noisy(rng, 50 * length, 0.02)
+            rows.append(
+                trial(len(rows), tps=tps, knobs={"budget": budget, "kv": "f16"}, verify_steps=int(1000 / length))
+            )
+    rows += [trial(len(rows), tps=150, knobs={"budget": 24, "kv": "q8_0"}, verify_steps=333)]
+    effects, evidence = judged(table(rows))
+    (verdict,) = [v for v in axis_verdicts.saturation(list(effects.values()), evidence) if v.subject == "budget"]
+    assert verdict.status is VerdictStatus.HOLDS
+    assert verdict.details["knee"] == 24
+    assert "from 24 on more brings nothing" in verdict.statement
+
+
+def test_an_axis_that_moves_the_acceptance_only_is_undecided_not_dead() -> None:
+    rng = np.random.default_rng(4)
+    rows = [
+        trial(i, tps=noisy(rng, 100, 0.03), knobs={"n_ctx": ctx}, verify_steps=400 if ctx == 65536 else 420)
+        for i, ctx in enumerate([65536] * 8 + [32768] * 4)
+    ]
+    effects, evidence = judged(table(rows))
+    assert effects["n_ctx"].status == "undecided"
+    (verdict,) = axis_verdicts.dead_axis(list(effects.values()), evidence)
+    assert verdict.status is VerdictStatus.NOT_ENOUGH_DATA
+    assert "acceptance length differs" in verdict.statement
+
+
+def test_few_noisy_rows_are_undecided() -> None:
+    rng = np.random.default_rng(5)
+    rows = [trial(i, tps=noisy(rng, 100, 0.2), knobs={"budget": 8 * (1 + i % 2)}) for i in range(6)]
+    effects, _ = judged(table(rows))
+    assert effects["budget"].status in ("undecided", "dead")
+    assert effects["budget"].status != "moves"
+
+
+def test_knobs_that_change_together_are_one_axis() -> None:
+    rows = [trial(i, knobs={"cache_type_k": kv, "cache_type_v": kv}) for i, kv in enumerate(["f16", "q8_0"] * 3)]
+    assert axis_table(with_keys(table(rows))).names == ("cache_type_k + cache_type_v",)
+
+
+def test_matched_rows_differ_in_nothing_else() -> None:
+    rows = [
+        trial(0, tps=100, knobs={"a": 1, "b": 1}),
+        trial(1, tps=110, knobs={"a": 2, "b": 1}),
+        trial(2, tps=999, knobs={"a": 3, "b": 2}),  # no partner: nothing can be said about a = 3
+    ]
+    frame = with_keys(table(rows))
+    found = prepare(axis_table(frame), "a", numbers(frame, "decode_tps"), matched=True)
+    assert found is not None
+    assert [level.text for level in found.levels] == ["1", "2"]
+    assert list(found.places) == [0, 1]
