@@ -29,12 +29,14 @@ BUCKETS: dict[str, str] = {
 class Dials:
     """How well the draft knows the target's next tokens in one kind of text.
 
-    `steepness`: mean exponent of the draft's power law over ranks at depth 1 (higher = surer); `spread`: its standard
+    `steepness`: mean true exponent of the power law over ranks at depth 1 (higher = surer); `spread`: its standard
     deviation over positions; `correlation`: of neighbouring positions; `decay`, `decay_power`: loss at depth d is
-    decay · (d − 1)^power; `calibration`: exponent that the target's ranks really follow, over the one stated (1 =
-    honest, below 1 = over-confident); `window_loss`, `window_scale`: loss window_loss · exp(−w / window_scale) with w
-    feature positions; `numeric_share`: share of the luck that changes with numerics (window, batch size, cache type);
-    `mean_tokens`: natural length of an answer. `source` says where the values come from.
+    decay · (d − 1)^power; `calibration`: true exponent over the stated one (1 = honest, below 1 = over-confident);
+    `ties`: share of positions where the first two candidates are near ties, to a degree between 0 and 1;
+    `branch_loss`: chance that a depth below the target's first departure from the draft's first choices is a miss;
+    `window_loss`, `window_scale`: loss window_loss · exp(−w / window_scale) with w feature positions;
+    `numeric_share`: share of the luck that changes with numerics (window, batch size, cache type); `mean_tokens`:
+    natural length of an answer. `source` says where the values come from.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Dials:
     decay_power: float = 1.0
     correlation: float = 0.5
     calibration: float = 1.0
+    ties: float = 0.0
+    branch_loss: float = 0.0
     window_loss: float = 0.0
     window_scale: float = 64.0
     numeric_share: float = 0.1

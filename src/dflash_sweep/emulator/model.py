@@ -109,7 +109,7 @@ def run_turn(setting: Setting, card: Card, turn: TurnInput, factors: Factors | N
     commits, nodes = verify_steps(setting, turn, length)
     step_costs = costs.step_costs(setting, card, context, turn.grammar)
     totals = step_costs.stages(len(commits), sum(commits), sum(nodes))
-    stages = {name: value * _factor(name, noise) for name, value in totals.items()}
+    stages = {name: value * stage_factor(name, noise) for name, value in totals.items()}
     decode_ms = sum(stages.values())
     return TurnFigures(
         **common,
@@ -122,7 +122,7 @@ def run_turn(setting: Setting, card: Card, turn: TurnInput, factors: Factors | N
     )
 
 
-def _factor(stage: str, noise: Factors) -> float:
+def stage_factor(stage: str, noise: Factors) -> float:
     """Draft work scatters by launch, target work little, host work not at all."""
     if stage in ("draft", "topk"):
         return noise.draft * noise.all
@@ -130,24 +130,25 @@ def _factor(stage: str, noise: Factors) -> float:
 
 
 @lru_cache(maxsize=256)
-def _drawn(name: Dials, seed: int, positions: int, window: int, variant: int) -> proposals.Proposals:
-    return proposals.draw(name, seed, positions, window, window, variant)
+def _drawn(chosen: Dials, seed: int, positions: int, window: int, depths: int, variant: int) -> proposals.Proposals:
+    return proposals.draw(chosen, seed, positions, window, depths, variant)
 
 
 def verify_steps(setting: Setting, turn: TurnInput, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Tokens committed and tree sizes, step by step, until `length` tokens are out."""
     window = min(setting.target_feat_ctx, turn.prompt_tokens)
-    drawn = _drawn(turn.dials, turn.seed, length, window, setting.numerics)
     depths = min(setting.depths, proposals.MAX_DEPTHS)
+    drawn = _drawn(turn.dials, turn.seed, length, window, depths, setting.numerics)
     top_k = min(ddtree.effective_top_k(setting.budget, setting.top_k, setting.block_size), 64)
-    scores = ddtree.proposal_scores(drawn.log_probs(top_k, depths), setting.proposal_temp)
+    scores = ddtree.proposal_scores(drawn.log_probs(top_k), setting.proposal_temp)
     budget, seeded, cap = setting.budget, setting.chain_seed, setting.chain_depth_cap
     commits: list[int] = []
     nodes: list[int] = []
+    ranks = drawn.ranks.tolist()
     position = 0
     while position < length:
         tree = ddtree.build_tree(scores[position].tolist(), budget, seeded, cap)
-        committed = ddtree.committed_by_ranks(tree, drawn.target_ranks(position, depths))
+        committed = ddtree.committed_by_ranks(tree, ranks[position])
         commits.append(committed)
         nodes.append(tree.size)
         position += committed

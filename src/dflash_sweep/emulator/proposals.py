@@ -4,9 +4,14 @@ Imports numpy and `dflash_sweep.emulator.dials` only. Nothing here is a formula 
 log-probabilities and the rank of the target's own token at every depth; the tree and the walk decide what is accepted.
 
 The draft's distribution over ranks at one depth is a power law p_k ∝ (k + 1)^−s over the vocabulary. Its steepness s
-varies with the position (some tokens are easy), falls with the depth, and depends on the feature window. The target's
-token has the rank that a calibrated (or over-confident, see `Dials.calibration`) draft would give it. All draws come
-from the position and the depth, never from the step, so every setting meets the same text with the same difficulty.
+varies with the position (some tokens are easy), falls with the depth, and depends on the feature window. At a share of
+the positions the first two candidates are near ties: mass moves from the first to the second. The target's token falls
+on a rank by the true distribution; what the draft states differs from it by `Dials.calibration` (over- or
+under-confident). All draws come from the position and the depth, never from the step, so every setting meets the same
+text with the same difficulty.
+
+The rows of one draft are marginal: those below a place where the target leaves the first choices were made for another
+path, and miss more often (`Dials.branch_loss`).
 """
 
 from __future__ import annotations
@@ -20,10 +25,14 @@ from numpy.typing import NDArray
 from dflash_sweep.emulator.dials import Dials
 
 MAX_DEPTHS = 31
-"""Depths for which draws are made: enough for the experiments with longer blocks."""
+"""Depths that can be drawn: enough for the experiments with longer blocks."""
+
+_USUAL_DEPTHS = 15
+"""Depths of every build's block of 16; more are drawn apart, so that these do not change."""
 
 VOCABULARY = 248_320
 _STEP = 0.02
+_STEEPEST = 12.0
 _STEEPNESS = np.arange(0, 601) * _STEP
 _CELLS = 4096
 _RANKS = 64
@@ -58,47 +67,73 @@ def log_z(steepness: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """Draws of one turn: positions × depths. `log_probs(position, top_k)` gives what the draft offers there."""
+    """Draws of one turn, [position, depth]: stated steepness, its ln Z, log-probabilities of the first two candidates,
+    and the rank of the target's own token (−1: none of the first 64)."""
 
     steepness: NDArray[np.float64]
     log_z: NDArray[np.float64]
+    first_two: NDArray[np.float64]
     ranks: NDArray[np.int64]
 
-    def log_probs(self, top_k: int, depths: int) -> NDArray[np.float64]:
+    def log_probs(self, top_k: int) -> NDArray[np.float64]:
         """Natural log-probabilities over the full vocabulary, [position, depth, candidate], descending."""
-        steep = self.steepness[:, :depths, None]
-        values: NDArray[np.float64] = -steep * _LOG_RANK[None, None, :top_k] - self.log_z[:, :depths, None]
+        values: NDArray[np.float64] = -self.steepness[..., None] * _LOG_RANK[:top_k] - self.log_z[..., None]
+        values[..., :2] = self.first_two[..., : min(top_k, 2)]
         return values
 
-    def target_ranks(self, position: int, depths: int) -> list[int]:
-        """Rank of the target's own token at each depth; −1 where it is none of the first 64."""
-        found: list[int] = self.ranks[position, :depths].tolist()
-        return found
 
+def draw(dials: Dials, seed: int, positions: int, window: int, depths: int = 15, variant: int = 0) -> Proposals:
+    """Draws for a text of `positions` tokens, up to `depths` (at most MAX_DEPTHS) ahead of each.
 
-def draw(dials: Dials, seed: int, positions: int, window: int, context: int, variant: int = 0) -> Proposals:
-    """Draws for a text of `positions` tokens.
-
-    `seed` belongs to the prompt; `window` is the number of feature positions the draft sees, `context` the tokens
-    before the answer. `variant` re-draws the small part that depends on numerics (window, batch size), nothing else.
+    `seed` belongs to the prompt; `window` is the number of feature positions that the draft sees. `variant` re-draws
+    the small part that depends on numerics (window, batch size, cache type), nothing else.
     """
-    generator = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), 0xD5]))
-    length = positions + MAX_DEPTHS + 1
-    shocks = generator.standard_normal((3, length))
-    noise = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), 0x1000 + variant]))
-    own = noise.standard_normal((positions, MAX_DEPTHS))
-    difficulty = _correlated(shocks[0], dials.correlation)
-    depth = np.arange(MAX_DEPTHS)
+    shocks = _generator(seed, 0xD5).standard_normal((4, positions + MAX_DEPTHS + 1))
+    noise = _per_depth(seed, 0x1000 + variant, positions, depths)
+    depth = np.arange(depths)
     target = np.arange(positions)[:, None] + 1 + depth[None, :]  # text position that depth d + 1 of a step proposes for
-    level = dials.steepness + dials.window_effect(min(window, context)) - dials.decay * depth**dials.decay_power
-    steep = np.clip(level[None, :] + dials.spread * difficulty[target], 0.05, 12.0)
+    level = dials.steepness + dials.window_effect(window) - dials.decay * depth**dials.decay_power
+    difficulty = _correlated(shocks[0], dials.correlation)[target]
+    true = np.clip(level[None, :] + dials.spread * difficulty, 0.05, _STEEPEST)
+    stated = np.clip(true / dials.calibration, 0.05, _STEEPEST)
+    tie = np.maximum(1 - _normal_cdf(shocks[2]) / dials.ties, 0.0)[target] if dials.ties > 0 else np.zeros_like(true)
     share = dials.numeric_share
-    luck = math.sqrt(1 - share) * shocks[1][target] + math.sqrt(share) * own
-    uniform = _normal_cdf(luck)
-    true = np.clip(steep * dials.calibration, 0.05, 12.0)
+    uniform = _normal_cdf(math.sqrt(1 - share) * shocks[1][target] + math.sqrt(share) * noise)
     cells = np.minimum((uniform * _CELLS).astype(np.int64), _CELLS - 1)
     ranks = _RANK_OF[np.rint(true / _STEP).astype(np.int64), cells].astype(np.int64)
-    return Proposals(steep, log_z(steep), ranks)
+    first, second = _first_two(true, log_z(true), tie)
+    ranks = np.where(
+        uniform < first, 0, np.where(uniform < first + second, 1, np.where((ranks == 0) | (ranks == 1), 2, ranks))
+    )
+    if dials.branch_loss > 0:
+        departed = np.zeros(ranks.shape, dtype=bool)
+        departed[:, 1:] = np.logical_or.accumulate(ranks[:, :-1] != 0, axis=1)
+        ranks[departed & (_normal_cdf(shocks[3])[target] < dials.branch_loss)] = -1
+    stated_z = log_z(stated)
+    return Proposals(stated, stated_z, np.log(np.stack(_first_two(stated, stated_z, tie), axis=-1)), ranks)
+
+
+def _first_two(
+    steepness: NDArray[np.float64], own_log_z: NDArray[np.float64], tie: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Probabilities of the first two candidates. `tie` 0 = as the power law has them, 1 = equal."""
+    first = np.exp(-own_log_z)
+    second = first * np.exp(-steepness * math.log(2))
+    moved = tie * (first - second) / 2
+    return first - moved, second + moved
+
+
+def _generator(first: int, second: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=[first % 2**64, second % 2**64]))
+
+
+def _per_depth(seed: int, stream: int, positions: int, depths: int) -> NDArray[np.float64]:
+    """A normal draw for each position and depth."""
+    usual = _generator(seed, stream).standard_normal((positions, _USUAL_DEPTHS))
+    if depths <= _USUAL_DEPTHS:
+        return usual[:, :depths]
+    more = _generator(seed, stream + (1 << 40)).standard_normal((positions, MAX_DEPTHS - _USUAL_DEPTHS))
+    return np.concatenate([usual, more], axis=1)[:, :depths]
 
 
 def _correlated(shocks: NDArray[np.float64], correlation: float) -> NDArray[np.float64]:

@@ -217,12 +217,14 @@ class DDTreeEngine:
         budget = budget_value if isinstance(budget_value, int) else DEFAULT_BUDGET
         top_k = effective_top_k(budget, top_k_value if isinstance(top_k_value, int) else None)
         dead: set[str] = set()
-        if budget <= BLOCK_SIZE - 1 and point.get("chain_seed") is not False:
-            dead |= {"top_k", "proposal_temp"}
-        elif top_k == 1:
-            dead |= {"proposal_temp", "chain_seed"}
         if top_k_value is not None:
             point["top_k"] = top_k
+        if budget <= BLOCK_SIZE - 1 and (top_k == 1 or point.get("chain_seed") is not False):
+            dead |= {"top_k", "proposal_temp"}
+            if point.get("chain_seed") is False:  # searched with one candidate a depth: the seeded chain
+                point["chain_seed"] = True
+        elif top_k == 1:
+            dead |= {"proposal_temp", "chain_seed"}
         if point.get("verifier") not in ("trusted", "fast_batched"):
             dead |= {"batched_shortcircuit", "rollback_graph", "snapshot_fallback"}
         return {name: None if name in dead else value for name, value in point.items()}
