@@ -114,7 +114,7 @@ def test_anthropic_blocks() -> None:
                 "role": "user",
                 "content": [
                     {"type": "text", "text": "said after"},
-                    {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "r"}]},
+                    {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": w} for w in "rs"]},
                     {"type": "image", "source": {}},
                 ],
             },
@@ -125,7 +125,7 @@ def test_anthropic_blocks() -> None:
         {"role": "system", "content": "A.B."},
         {"role": "user", "content": "x"},
         {"role": "assistant", "content": "t"},
-        {"role": "tool", "tool_call_id": "1", "content": "r"},
+        {"role": "tool", "tool_call_id": "1", "content": "rs"},
         {"role": "user", "content": [{"type": "text", "text": "said after"}, {"type": "image", "source": {}}]},
     )
     assert request.losses == ("redacted thinking is not kept",)

@@ -129,13 +129,13 @@ def _tool_choice(raw: Any) -> Any:
 # ---------------------------------------------------------------- messages
 
 
-def flat_content(content: Any) -> Any:
+def flat_content(content: Any, between: str = "\n") -> Any:
     """Content parts that are all text as one text, joined by line ends as servers do; anything else as it is."""
     if not isinstance(content, list):
         return content
     parts = [mapping(part) for part in content]
     if all(isinstance(part.get("text"), str) for part in parts):
-        return "\n".join(part["text"] for part in parts)
+        return between.join(part["text"] for part in parts)
     return [{"type": "text", "text": part["text"]} if isinstance(part.get("text"), str) else part for part in parts]
 
 
@@ -153,7 +153,7 @@ def _chat(body: Mapping[str, Any], losses: dict[str, None]) -> list[Message]:
 def _anthropic(body: Mapping[str, Any], losses: dict[str, None]) -> list[Message]:
     system = body.get("system")
     if isinstance(system, list):
-        # llama.cpp's server puts the blocks together without anything between them.
+        # llama.cpp's server puts these blocks, and those of tool results, together without anything between them.
         system = "".join(str(block["text"]) for block in map(mapping, system) if isinstance(block.get("text"), str))
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     for raw in map(mapping, items(body.get("messages"))):
@@ -161,7 +161,9 @@ def _anthropic(body: Mapping[str, Any], losses: dict[str, None]) -> list[Message
             made = [assistant_message(raw.get("content"))]
         else:
             made = user_messages(raw.get("content"))
-        messages += ({**message, "content": flat_content(message.get("content"))} for message in made)
+        for message in made:
+            between = "" if message["role"] == "tool" else "\n"
+            messages.append({**message, "content": flat_content(message.get("content"), between)})
         if any(block.get("type") == "redacted_thinking" for block in map(mapping, items(raw.get("content")))):
             losses["redacted thinking is not kept"] = None
     return messages
