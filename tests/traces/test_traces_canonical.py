@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dflash_sweep.errors import TraceError
 from dflash_sweep.records import RecordedAnswer, Trace, TraceHeader, Turn
 from dflash_sweep.traces import canonical
-from dflash_sweep.traces.canonical import load, parse, read, save, sha256, validate
+from dflash_sweep.traces.canonical import load, parse, save, sha256, validate
 
 SYSTEM = {"role": "system", "content": "s"}
 TOOLS = ({"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}},)

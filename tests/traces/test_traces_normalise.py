@@ -62,7 +62,8 @@ def test_a_legal_request_stays_as_it_is() -> None:
         ),
         ([{"role": "user", "content": "x \ud83d y"}], [{"role": "user", "content": "x � y"}], ChangeKind.SURROGATE),
         # Broken arguments become an empty object, so that later turns do not fail on them.
-        ([USER, asks(call(arguments="{")), result()], [USER, asks(call(arguments="{}")), result()],
+        ([USER, asks(call(arguments="{")), result()],
+         [USER, asks(call(arguments="{}")), result()],
          ChangeKind.ARGUMENTS_BROKEN),
         ([USER, asks(call(arguments={"a": 1})), result()], [USER, asks(call(arguments='{"a":1}')), result()],
          ChangeKind.ARGUMENTS_OBJECT),

@@ -45,7 +45,7 @@ TOOL_BURSTS = Script(
                     ),
                 ),
                 Step(
-                    say="Neither: one of four tests fails in `tests.test_parsing`, one of four in `tests.test_rendering`.",
+                    say="Neither: in `tests.test_parsing` and in `tests.test_rendering` one of four tests fails.",
                     bucket="prose",
                     needs=("3 passed, 1 failed",),
                 ),
@@ -74,7 +74,7 @@ TOOL_BURSTS = Script(
             steps=(
                 Step(calls=(("list_files", {}),)),
                 Step(
-                    say="`durations/parsing.py` has 21 lines; `durations/rendering.py` and `tests/test_parsing.py`, 20.",
+                    say="`durations/parsing.py`: 21 lines; `durations/rendering.py` and `tests/test_parsing.py`: 20.",
                     bucket="prose",
                     needs=("durations/parsing.py (21 lines)", "durations/rendering.py (20 lines)"),
                 ),

@@ -42,13 +42,17 @@ class SideFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A trace and how it came about: records read, used, skipped by reason; changes; warnings."""
+    """A trace and how it came about. `read` = `used` + sum of `skipped` (by reason), in records of the source.
+
+    `dropped`: model calls that were read but cannot be replayed, by reason.
+    """
 
     trace: Trace
     format: str
     read: int
     used: int
     skipped: dict[str, int]
+    dropped: dict[str, int]
     changes: tuple[Change, ...]
     warnings: tuple[str, ...]
 
@@ -58,6 +62,7 @@ class Imported:
         return (
             f"format {self.format}: {self.read} records read, {self.used} used, {sum(self.skipped.values())} skipped",
             *skipped,
+            *(f"  left out {count}: {reason}" for reason, count in sorted(self.dropped.items())),
             *(f"  warning: {warning}" for warning in self.warnings),
             *(f"  changed: {line}" for line in summary(self.changes)),
             *(f"  lost: {loss}" for loss in self.trace.header.losses),
@@ -108,7 +113,8 @@ def import_trace(
     builder = _Builder(form, ledger, side or SideFiles(), options or NormaliseOptions())
     turns = builder.turns(in_time_order(form.read(source, ledger)))
     if not turns:
-        reasons = "; ".join(f"{count} × {reason}" for reason, count in ledger.skipped.items()) or "no model calls in it"
+        left_out = ledger.skipped + ledger.dropped
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in left_out.items()) or "no model calls in it"
         raise TraceError(f"{path}: read as {form.name}, but nothing can be replayed: {reasons}")
     builder.check_side_files_used(path)
     header = TraceHeader(
@@ -125,6 +131,7 @@ def import_trace(
         read=ledger.read,
         used=ledger.used,
         skipped=dict(ledger.skipped),
+        dropped=dict(ledger.dropped),
         changes=builder.changes,
         warnings=tuple(ledger.warnings),
     )
@@ -152,6 +159,7 @@ def _own(path: Path, options: NormaliseOptions) -> Imported:
         read=len(trace.turns),
         used=len(turns),
         skipped=dict(skipped),
+        dropped={},
         changes=tuple(change for _, change in changes),
         warnings=warnings,
     )
@@ -183,7 +191,7 @@ class _Builder:
                     self._with_system(call.messages), self._tools(call), call.tool_choice, self.options, self._memo
                 )
             except NothingToSend as error:
-                self.ledger.skip(f"call with {error} in its history")
+                self.ledger.drop(f"call with {error} in its history")
             else:
                 ready.append((call, replace(done, messages=shared.share(done.messages))))
         groups = [call.conversation for call, _ in ready]

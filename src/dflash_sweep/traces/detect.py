@@ -10,8 +10,7 @@ from dflash_sweep.traces.schema import FORMAT as OWN_FORMAT
 
 def is_own_format(source: Source) -> bool:
     """Whether this is a trace of this program already."""
-    first = source.records[0].value if source.records else None
-    return isinstance(first, dict) and first.get("format") == OWN_FORMAT
+    return bool(source.records) and source.records[0].value.get("format") == OWN_FORMAT
 
 
 def detect(source: Source) -> Format:

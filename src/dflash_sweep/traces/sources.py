@@ -33,12 +33,19 @@ def _whole(text: str) -> Any:
         return None
 
 
+def _take(records: list[Record], number: int, value: Any, ledger: Ledger) -> None:
+    if isinstance(value, dict):
+        records.append(Record(line=number, value=value))
+    else:
+        ledger.skip("record that is no JSON object")
+
+
 def _line_records(rows: list[str], ledger: Ledger) -> tuple[Record, ...]:
-    records = []
+    records: list[Record] = []
     filled = [number for number, row in enumerate(rows, 1) if row.strip()]
     for number in filled:
         try:
-            records.append(Record(line=number, value=_decode(rows[number - 1])))
+            value = _decode(rows[number - 1])
         except (ValueError, RecursionError) as error:
             if number == filled[-1]:
                 ledger.warn(f"line {number}: torn, left out")
@@ -46,6 +53,8 @@ def _line_records(rows: list[str], ledger: Ledger) -> tuple[Record, ...]:
             else:
                 ledger.warn(f"line {number}: no JSON ({str(error)[:80]})")
                 ledger.skip("line that is no JSON")
+        else:
+            _take(records, number, value, ledger)
     if len(filled) < len(rows):
         ledger.warn(f"{len(rows) - len(filled)} blank lines skipped")
     ledger.read += len(filled)
@@ -55,7 +64,10 @@ def _line_records(rows: list[str], ledger: Ledger) -> tuple[Record, ...]:
 def _document_records(value: Any, ledger: Ledger) -> tuple[Record, ...]:
     values = value if isinstance(value, list) else [value]
     ledger.read += len(values)
-    return tuple(Record(line=number, value=one) for number, one in enumerate(values, 1))
+    records: list[Record] = []
+    for number, one in enumerate(values, 1):
+        _take(records, number, one, ledger)
+    return tuple(records)
 
 
 def _text(path: Path, ledger: Ledger) -> str:
@@ -85,7 +97,7 @@ def _folder(path: Path, ledger: Ledger) -> Source:
         if value is None:
             ledger.skip("file that is no JSON")
         else:
-            records.append(Record(line=len(records) + 1, value=value))
+            _take(records, len(records) + 1, value, ledger)
     if not records:
         raise TraceError(f"{path}: no .json files in this folder; a folder holds one event a file")
     return Source(path=path, records=tuple(records))

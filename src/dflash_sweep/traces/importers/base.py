@@ -21,10 +21,10 @@ TOOL_SCHEMAS = "tool_schemas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One JSON record of a file. `line` is 1-based: the line of a JSONL file, else the place in the array."""
+    """One JSON object of a file. `line` is 1-based: the line of a JSONL file, else the place in the array."""
 
     line: int
-    value: Any
+    value: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class Source:
     log_lines: tuple[str, ...] = ()
 
     def objects(self) -> Iterable[tuple[int, dict[str, Any]]]:
-        """Numbered records that are JSON objects."""
-        return ((record.line, record.value) for record in self.records if isinstance(record.value, dict))
+        """The records with their numbers."""
+        return ((record.line, record.value) for record in self.records)
 
 
 class Ledger:
@@ -47,12 +47,21 @@ class Ledger:
         self.read = 0
         self.used = 0
         self.skipped: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
         self.losses: dict[str, str] = {}
         self.warnings: list[str] = []
+
+    def recount(self, source: Source) -> None:
+        """For formats whose records are smaller than the file's (steps, spans, requests): count them anew."""
+        self.read -= len(source.records) + sum(bool(line.strip()) for line in source.log_lines)
 
     def skip(self, reason: str, count: int = 1) -> None:
         if count:
             self.skipped[reason] += count
+
+    def drop(self, reason: str) -> None:
+        """Count a model call whose records were read but which cannot be replayed."""
+        self.dropped[reason] += 1
 
     def lose(self, what: str, why: str) -> None:
         """Note that the source does not hold something a faithful replay needs. `what` is a short key."""
@@ -154,7 +163,7 @@ def whole(value: Any) -> int | None:
     """A count as a whole number, also from a text like "8"; None if it is none or negative."""
     if isinstance(value, str) and value.strip().isdigit():
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         return None
     return int(value)
 

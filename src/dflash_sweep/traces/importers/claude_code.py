@@ -43,7 +43,7 @@ def _ordered(rows: list[dict[str, Any]], ledger: Ledger) -> list[dict[str, Any]]
     path = [rows[-1]]
     seen = {rows[-1]["uuid"]}
     while (parent := path[-1].get("parentUuid")) is not None:
-        if parent in seen or parent not in by_id:
+        if not isinstance(parent, str) or parent in seen or parent not in by_id:
             ledger.warn("a parentUuid names no line, or goes round: the order of the file was used instead")
             return rows
         path.append(by_id[parent])
@@ -85,18 +85,20 @@ def _answer(rows: list[dict[str, Any]]) -> Entry:
     return Entry(message=assistant_message(blocks), at_s=seconds(rows[-1].get("timestamp")), facts=_usage(rows))
 
 
-def _answer_key(row: dict[str, Any]) -> tuple[Any, Any] | None:
+def _answer_key(row: dict[str, Any]) -> tuple[str, str] | None:
     message = row["message"]
-    return (message["id"], row.get("requestId")) if row["type"] == "assistant" and message.get("id") else None
+    if row["type"] != "assistant" or not isinstance(message.get("id"), str):
+        return None
+    return message["id"], str(row.get("requestId"))
 
 
 def _entries(rows: list[dict[str, Any]]) -> Iterator[Entry]:
     """Messages in order. Lines of one answer are joined, also where a tool result was written between them."""
-    groups: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         if (key := _answer_key(row)) is not None:
             groups.setdefault(key, []).append(row)
-    done: set[tuple[Any, Any]] = set()
+    done: set[tuple[str, str]] = set()
     for row in rows:
         at_s = seconds(row.get("timestamp"))
         content = row["message"].get("content")

@@ -24,11 +24,12 @@ from dflash_sweep.traces.importers.base import (
 )
 from dflash_sweep.traces.message_rules import compact_json
 
-_ENVELOPES = {"session_meta", "turn_context", "response_item", "event_msg", "compacted"}
-_ITEMS = {
+# Tuples, because a damaged file can hold anything where a word should stand, also what no set takes.
+_ENVELOPES = ("session_meta", "turn_context", "response_item", "event_msg", "compacted")
+_ITEMS = (
     "message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
     "local_shell_call", "web_search_call",
-}  # fmt: skip
+)  # fmt: skip
 
 
 def recognises(source: Source) -> int:

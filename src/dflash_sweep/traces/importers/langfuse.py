@@ -68,7 +68,8 @@ def _call(row: dict[str, Any], request: dict[str, Any], ledger: Ledger) -> Call:
 def read(source: Source, ledger: Ledger) -> list[Call]:
     """One call for each generation."""
     rows = _rows(source)
-    ledger.read = len(rows)
+    ledger.recount(source)
+    ledger.read += len(rows)
     calls = []
     for row in rows:
         request = _request(row)

@@ -14,6 +14,8 @@ from dflash_sweep.traces.importers.base import Call, Format, Ledger, Source, ite
 
 MOONCAKE_BLOCK_TOKENS = 512
 WEKA_BLOCK_TOKENS = 64
+_MAX_TOKENS = 4_000_000
+"""Longer than any model's context: such a figure is damage, and no text is invented for it."""
 
 _INPUT = ("input_length", "input_tokens", "in")
 _OUTPUT = ("output_length", "output_tokens", "out")
@@ -58,7 +60,7 @@ def _prompt(row: dict[str, Any], input_tokens: int, block_tokens: int, own: str)
     hashes = items(row.get("hash_ids"))
     full = hashes[: input_tokens // block_tokens]
     rest = input_tokens - len(full) * block_tokens
-    blocks = [_text(f"block {value}", block_tokens) for value in full]
+    blocks = [_text(f"block {value!a}", block_tokens) for value in full]
     if rest:
         blocks.append(_text(own, rest))
     return " ".join(blocks)
@@ -71,8 +73,8 @@ def _pause_ms(row: dict[str, Any]) -> float | None:
 
 def _call(row: dict[str, Any], block_tokens: int, own: str, conversation: str, ledger: Ledger) -> Call | None:
     input_tokens, output_tokens = _first(row, _INPUT), _first(row, _OUTPUT)
-    if not input_tokens or not output_tokens:
-        ledger.skip("row without an input or an output length")
+    if not input_tokens or not output_tokens or max(input_tokens, output_tokens) > _MAX_TOKENS:
+        ledger.skip("row without a usable input and output length")
         return None
     ledger.used += 1
     return Call(
@@ -119,7 +121,7 @@ def _arrivals_to_pauses(calls: list[Call]) -> None:
 
 def read(source: Source, ledger: Ledger) -> list[Call]:
     """One call for each row of lengths."""
-    ledger.read = 0
+    ledger.recount(source)
     ledger.lose("texts", "the file holds lengths only: every prompt is invented, about one word a token")
     ledger.lose("pauses", "arrival times, where given, are kept as pauses between requests")
     calls: list[Call] = []

@@ -81,7 +81,7 @@ class _Reader:
 
 def read(source: Source, ledger: Ledger) -> list[Call]:
     """One call for each chat request in the log."""
-    ledger.read = 0  # records of a log are its requests, not its lines
+    ledger.recount(source)  # records of a log are its requests, not its lines
     reader = _Reader(ledger)
     for line in source.log_lines:
         if (words := _words(line)) is not None:

@@ -38,9 +38,9 @@ def recognises(source: Source) -> int:
     return sum(_request(row) is not None or ("custom_id" in row and "response" in row) for _, row in source.objects())
 
 
-def _outputs(source: Source) -> dict[Any, dict[str, Any]]:
+def _outputs(source: Source) -> dict[str, dict[str, Any]]:
     return {
-        row["custom_id"]: response
+        str(row["custom_id"]): response
         for _, row in source.objects()
         if "custom_id" in row and _request(row) is None and (response := _response(row)) is not None
     }
@@ -82,15 +82,16 @@ def read(source: Source, ledger: Ledger) -> list[Call]:
     calls = []
     for _, row in source.objects():
         request = _request(row)
-        if request is None and row.get("custom_id") in outputs:
+        custom_id = str(row.get("custom_id"))
+        if request is None and custom_id in outputs:
             ledger.used += 1
         elif (reason := _skip_reason(row, request)) or request is None:
             ledger.skip(reason or "no chat request in the row")
         else:
             ledger.used += 1
             call = _call(row, request, ledger)
-            if row.get("custom_id") in outputs:
-                apply_response(call, outputs[row["custom_id"]])
+            if custom_id in outputs:
+                apply_response(call, outputs[custom_id])
             calls.append(call)
     if not calls and outputs:
         ledger.warn("a Batch output file has no requests: put its lines and those of the input file into one file")

@@ -24,8 +24,9 @@ from dflash_sweep.traces.importers.base import (
     whole,
 )
 
-_V1_KINDS = {"SystemPromptEvent", "MessageEvent", "ActionEvent", "ObservationEvent"}
-_V1_RESULTS = {"ObservationEvent", "UserRejectObservation", "AgentErrorEvent"}
+# Tuples, because a damaged file can hold anything where a word should stand, also what no set takes.
+_V1_KINDS = ("SystemPromptEvent", "MessageEvent", "ActionEvent", "ObservationEvent")
+_V1_RESULTS = ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent")
 
 
 def _is_v0(row: dict[str, Any]) -> bool:
@@ -136,16 +137,16 @@ def _read_v1(rows: list[dict[str, Any]], ledger: Ledger) -> list[Call]:
 # ---------------------------------------------------------------- V0
 
 
-def _v0_answer(event: dict[str, Any], seen: set[Any]) -> Entry | None:
+def _v0_answer(event: dict[str, Any], seen: set[str]) -> Entry | None:
     """The answer an agent's event belongs to; None if an earlier event of the same answer brought it already."""
     response = mapping(mapping(event.get("tool_call_metadata")).get("model_response"))
     choice = mapping(next(iter(items(response.get("choices"))), None))
     message = mapping(choice.get("message"))
     at_s = seconds(event.get("timestamp"))
     if message:
-        if response.get("id") in seen:
+        if (key := str(response.get("id"))) in seen:
             return None
-        seen.add(response.get("id"))
+        seen.add(key)
         usage = mapping(response.get("usage"))
         facts = {
             "output_tokens": whole(usage.get("completion_tokens")),
@@ -157,7 +158,7 @@ def _v0_answer(event: dict[str, Any], seen: set[Any]) -> Entry | None:
     return Entry(message={"role": "assistant", "content": str(text)}, at_s=at_s)
 
 
-def _v0_entry(event: dict[str, Any], seen: set[Any]) -> Entry | str | None:
+def _v0_entry(event: dict[str, Any], seen: set[str]) -> Entry | str | None:
     """The entry of one event; a reason if it does not enter the prompt; None if its answer is there already."""
     args, at_s = mapping(event.get("args")), seconds(event.get("timestamp"))
     action, metadata = event.get("action"), mapping(event.get("tool_call_metadata"))
@@ -180,7 +181,7 @@ def _v0_tools(rows: list[dict[str, Any]]) -> Any:
 
 def _read_v0(rows: list[dict[str, Any]], ledger: Ledger) -> list[Call]:
     entries: list[Entry] = []
-    seen: set[Any] = set()
+    seen: set[str] = set()
     for row in rows:
         entry = _v0_entry(row, seen)
         if isinstance(entry, str):

@@ -132,7 +132,7 @@ def _nanoseconds(value: Any) -> float | None:
 
 def read(source: Source, ledger: Ledger) -> list[Call]:
     """One call for each chat span that kept its messages."""
-    ledger.read = 0
+    ledger.recount(source)
     calls = []
     for span in _spans(source):
         ledger.read += 1

@@ -34,8 +34,9 @@ _COMPACTION = (
 )
 _BRANCH = ("The following is a summary of a branch that this conversation came back from:\n\n<summary>\n", "</summary>")
 
-_IN_PROMPT = {"message", "compaction", "branch_summary", "custom_message"}
-_TYPES = {*_IN_PROMPT, "model_change", "thinking_level_change", "custom", "label", "session_info"}
+# Tuples, because a damaged file can hold anything where a word should stand, also what no set takes.
+_IN_PROMPT = ("message", "compaction", "branch_summary", "custom_message")
+_TYPES = (*_IN_PROMPT, "model_change", "thinking_level_change", "custom", "label", "session_info")
 _FINISH = {"stop": "stop", "length": "length", "toolUse": "tool_calls"}
 
 
@@ -59,12 +60,14 @@ def _path(entries: Sequence[dict[str, Any]], ledger: Ledger) -> list[dict[str, A
         path.append(entry)
         seen.add(str(entry.get("id")))
         parent = entry.get("parentId")
-        if parent in seen:
+        if isinstance(parent, str) and parent in seen:
             ledger.warn("the entries' parents form a circle; cut there")
             break
-        if parent is not None and parent not in by_id:
-            ledger.lose("history", f"entry {parent} is named as a parent and missing: earlier entries are lost")
         entry = by_id.get(parent) if isinstance(parent, str) else None
+        if parent is not None and entry is None:
+            ledger.lose(
+                "history", f"entry {str(parent)[:40]!r} is named as a parent and missing: earlier ones are lost"
+            )
     path.reverse()
     ledger.skip("other branch of the session", len(entries) - len(path))
     return path

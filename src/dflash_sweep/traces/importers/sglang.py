@@ -29,7 +29,7 @@ def recognises(source: Source) -> int:
 
 def read(source: Source, ledger: Ledger) -> list[Call]:
     """One call for each turn. The history between turns gets a fixed text where the answer was."""
-    ledger.read = 0
+    ledger.recount(source)
     ledger.lose(
         "assistant_answers",
         "the file has no answers: the history holds a placeholder for each; replay free-running to have real ones",

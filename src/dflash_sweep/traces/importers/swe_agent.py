@@ -80,7 +80,7 @@ def _from_history(history: list[Any], conversation: str, ledger: Ledger) -> list
 
 def read(source: Source, ledger: Ledger) -> list[Call]:
     """One call for each step, or for each assistant message of the history."""
-    ledger.read = 0  # records are steps or messages, not files
+    ledger.recount(source)  # records are steps or messages, not files
     calls: list[Call] = []
     for line, row in source.objects():
         steps, name = items(row.get("trajectory")), f"instance {line}"
