@@ -24,7 +24,8 @@ MIN_LOOPS, LOOP_SHARE = 5, 0.5
 """A text is a loop if its end is one passage repeated at least 5 times that makes up half of it or more."""
 
 MIN_DISTINCT_4 = 0.2
-"""Below this share of distinct 4-grams a text says the same over and over: a passage repeated n times has about 1/n."""
+"""Below this share of distinct 4-grams a text says the same over and over: a passage repeated n times has about 1/n.
+Of 1,324 pieces of 2,500 characters of Python's own standard library none is below 0.29; half of them are above 0.86."""
 
 _UNIT = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]"  # scripts written without spaces: one character each
