@@ -10,6 +10,7 @@ from dflash_sweep.errors import TraceError
 SHIPPED: dict[str, str] = {
     "agent": "a coding agent repairs a small package: long system prompt, six tools, 13 turns, fits an 8k context",
     "agent_short": "the same agent with a short prompt and two tools, 3 turns: for tests",
+    "workloads": "thirteen single requests of three kinds: code, JSON and tool calls, prose",
     "coding": "three coding tasks, one turn each, no tools",
     "prose": "four writing tasks, one turn each, no tools",
     "tool_bursts": "short tool calls in quick succession, 11 turns, short prompts",
