@@ -148,7 +148,7 @@ def test_a_stop_request_ends_the_wait(tmp_path: Path) -> None:
 
 def test_ready_is_asked_until_it_says_yes(tmp_path: Path) -> None:
     answers = iter([False, False, True])
-    with start(tmp_path, ready=lambda url: next(answers)) as running:
+    with start(tmp_path, ready=lambda url: server._accepts(url) and next(answers)) as running:
         assert running.base_url == f"http://127.0.0.1:{running.port}"
     assert next(answers, None) is None
 
@@ -338,6 +338,7 @@ def test_a_server_inherits_only_what_is_allowed() -> None:
         "LLAMA_ARG_N_PARALLEL": "8", "GGML_CUDA_FORCE_MMQ": "1", "DFLASH_TREE": "1", "LUCE_X": "1",
         "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1", "CUDA_LAUNCH_BLOCKING": "1", "CUDA_HOME": "/opt/cuda",
         "LD_LIBRARY_PATH": "/opt/lib", "SECRET_TOKEN": "x",
+        "CUDA_VERSION": "13.0",
     }  # fmt: skip
     env = server.child_environment({"LLAMA_DDTREE_PROFILE": "1"}, parent)
     assert env == {

@@ -47,6 +47,12 @@ def test_a_card_that_tells_everything() -> None:
     )
 
 
+def test_memory_the_driver_reserves_is_not_counted_where_it_tells() -> None:
+    card = BIG | {"reserved_mib": 615}
+    assert telemetry.NvmlReader(GPU, FakeNvml(card)).read().memory_mib == 500.0
+    assert telemetry.NvmlReader(GPU, FakeNvml(card | {"old_driver": True})).read().memory_mib == 1115.0
+
+
 def test_a_query_that_is_not_supported_is_empty_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     nvml = FakeNvml(BIG | {"power_mw": None, "energy_mj": None})
     reader = telemetry.NvmlReader(GPU, nvml)

@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dflash_sweep import engines, evidence, judge, leftovers, metrics, replay, server, telemetry, trial, watch
+from dflash_sweep import engines, evidence, hosting, judge, leftovers, metrics, replay, server, telemetry, trial, watch
 from dflash_sweep.engines.base import EngineFacts
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError, TrialFailed
 from dflash_sweep.records import (
+    Device,
     EngineSettings,
     Exchange,
     Knobs,
@@ -549,6 +550,30 @@ def test_the_next_launch_waits_for_the_cards_memory() -> None:
     assert card.readings == [530.0]
     assert not telemetry.wait_memory_back(SlowToFree([9000.0]), 500.0, timeout_s=0.0)
     assert telemetry.wait_memory_back(SlowToFree([9000.0]), None, timeout_s=0.0)
+
+
+def test_a_trial_on_a_card_ends_when_its_memory_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card reads 500 MiB before the launch; after the server's end it takes two more looks to get there again."""
+    card = SlowToFree([500.0, 9000.0, 4000.0, 510.0])
+    quiet = telemetry.EmptyReader()
+    monkeypatch.setattr(telemetry, "reader_for", lambda device, processes: card if processes is list else quiet)
+    gpu = Device(kind="gpu", index=1, name="Big Card", uuid="GPU-bbbb")
+    result = trial.run_trial(fake_engine.spec(tmp_path), gpu)
+    assert result.failure is None
+    assert card.readings == [510.0]
+    assert result.launch is not None
+    assert result.launch.env == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
+
+
+def test_memory_that_never_comes_back_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    card = SlowToFree([500.0, 9000.0])
+    monkeypatch.setattr(telemetry, "reader_for", lambda *_: card)
+    monkeypatch.setattr(hosting, "MEMORY_BACK_S", 0.0)
+    gpu = Device(kind="gpu", index=0, name="Big Card", uuid="GPU-bbbb")
+    assert trial.run_trial(fake_engine.spec(tmp_path), gpu).failure is None
+    assert "memory is not back" in caplog.text
 
 
 def test_policy_problems_are_invalid_config(tmp_path: Path) -> None:

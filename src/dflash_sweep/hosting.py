@@ -7,6 +7,7 @@ A `Host` belongs to one worker and its device and owns at most one running serve
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ MEMORY_BACK_S = 30.0
 
 StopRequest = Callable[[], bool]
 """Asked from another thread several times a second; True = end this trial now."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class Served(Protocol):
@@ -303,4 +306,5 @@ def _memory_returned(device: Device) -> Iterator[None]:
     try:
         yield
     finally:
-        telemetry.wait_memory_back(reader, before_mib, MEMORY_BACK_S)
+        if not telemetry.wait_memory_back(reader, before_mib, MEMORY_BACK_S):
+            _LOG.warning("%s: memory is not back where it was before the trial (%s MiB)", device.name, before_mib)

@@ -39,7 +39,12 @@ ALLOWED_VARIABLES = frozenset({
 })  # fmt: skip
 """What a server inherits: where things are, nothing that changes how it computes."""
 
-STRAY_PREFIXES = ("LLAMA_", "GGML_", "DFLASH", "LUCE_", "CUDA_", "VLLM_", "SGLANG_", "OMP_", "GOMP_", "KMP_", "MKL_")
+STRAY_PREFIXES = ("LLAMA_", "GGML_", "DFLASH", "LUCE_", "VLLM_", "SGLANG_", "OMP_", "GOMP_", "KMP_", "MKL_")
+STRAY_NAMES = frozenset({
+    "CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUDA_FORCE_PTX_JIT",
+    "CUDA_SCALE_LAUNCH_QUEUES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "NVIDIA_TF32_OVERRIDE", "LD_PRELOAD",
+})  # fmt: skip
+"""Variables that change how a server computes; they are set by the trial or not at all."""
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.02
@@ -158,8 +163,7 @@ def child_environment(extra: Mapping[str, str], parent: Mapping[str, str] | None
 def stray_variables(parent: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Variables set around us that would have changed a server and are kept from it, by name; for a warning."""
     names = os.environ if parent is None else parent
-    ours = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"} | ALLOWED_VARIABLES
-    return tuple(sorted(name for name in names if name.startswith(STRAY_PREFIXES) and name not in ours))
+    return tuple(sorted(name for name in names if name.startswith(STRAY_PREFIXES) or name in STRAY_NAMES))
 
 
 def reap(pid_dir: Path | None = None) -> tuple[str, ...]:

@@ -59,6 +59,13 @@ class Reader(Protocol):
     def read(self) -> Sample: ...
 
 
+def used_memory_mib(nvml: Any, handle: Any) -> float:
+    """Memory in use by programs. The first form of the query counts what the driver reserves too (some hundred MiB)."""
+    with contextlib.suppress(nvml.NVMLError):
+        return float(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used) / _MIB
+    return float(nvml.nvmlDeviceGetMemoryInfo(handle).used) / _MIB
+
+
 class NvmlReader:
     """Readings of one GPU. `nvml` is the pynvml module or what stands in for it in a test."""
 
@@ -85,7 +92,7 @@ class NvmlReader:
         reasons = self._ask("throttle reasons", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         return Sample(
             time_ns=time.monotonic_ns(),
-            memory_mib=self._ask("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / _MIB),
+            memory_mib=self._ask("memory", lambda: used_memory_mib(nvml, handle)),
             power_w=self._ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0),
             energy_mj=self._ask("energy", lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle)),
             temperature_c=self._ask("temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, 0)),

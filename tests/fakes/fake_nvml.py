@@ -17,6 +17,7 @@ class FakeNvml:
     NVML_CLOCK_SM = 1
     NVML_CLOCK_MEM = 2
     NVML_TEMPERATURE_GPU = 0
+    nvmlMemory_v2 = 2
 
     def __init__(self, *cards: dict[str, Any], usable: bool = True, driver: str = "580.1", cuda: int = 13010) -> None:
         self.cards, self.usable, self.driver, self.cuda = cards, usable, driver, cuda
@@ -61,9 +62,13 @@ class FakeNvml:
     def nvmlDeviceGetName(self, card: dict[str, Any]) -> Any:
         return self._get(card, "name")
 
-    def nvmlDeviceGetMemoryInfo(self, card: dict[str, Any]) -> SimpleNamespace:
-        total = self._get(card, "memory_mib") << 20
-        return SimpleNamespace(total=total, used=card.get("used_mib", 0) << 20)
+    def nvmlDeviceGetMemoryInfo(self, card: dict[str, Any], version: int = 1) -> SimpleNamespace:
+        """The second form leaves out what the driver reserves; an old driver does not know it."""
+        if version == self.nvmlMemory_v2 and card.get("old_driver"):
+            raise NVMLError("Function Not Found")
+        total, reserved = self._get(card, "memory_mib") << 20, card.get("reserved_mib", 0) << 20
+        used = card.get("used_mib", 0) << 20
+        return SimpleNamespace(total=total, used=used if version == self.nvmlMemory_v2 else used + reserved)
 
     def nvmlDeviceGetPowerUsage(self, card: dict[str, Any]) -> Any:
         return self._get(card, "power_mw")
