@@ -51,7 +51,7 @@ def test_a_legal_request_stays_as_it_is() -> None:
         ),
         ([{"role": "developer", "content": "s"}, USER], [{"role": "system", "content": "s"}, USER], ChangeKind.ROLE),
         # Two user messages in a row are joined by a blank line.
-        ([USER, {"role": "user", "content": "more"}], [{"role": "user", "content": "hello\n\nmore"}], ChangeKind.MERGED),
+        ([USER, USER], [{"role": "user", "content": "hello\n\nhello"}], ChangeKind.MERGED),
         # A trailing answer is taken off.
         ([USER, {"role": "assistant", "content": "hi"}], [USER], ChangeKind.TRAILING_ASSISTANT),
         # Content parts are joined by line breaks; an image leaves a placeholder.

@@ -18,7 +18,7 @@ from dflash_sweep.traces.buckets import bucket_of, estimated_tokens, message_cha
 from dflash_sweep.traces.canonical import read, with_hash
 from dflash_sweep.traces.changes import Change, summary
 from dflash_sweep.traces.detect import by_name, detect, is_own_format
-from dflash_sweep.traces.importers.base import SYSTEM_PROMPT, TOOL_SCHEMAS, Call, Format, Ledger
+from dflash_sweep.traces.importers.base import SYSTEM_PROMPT, TOOL_SCHEMAS, Call, Format, Ledger, items, mapping
 from dflash_sweep.traces.message_rules import CleanMemo
 from dflash_sweep.traces.normalise import Normalised, NormaliseOptions, NothingToSend, normalise, normalise_answer
 from dflash_sweep.traces.sources import open_source
@@ -175,6 +175,7 @@ class _Builder:
         self.options = options
         self._changes: dict[tuple[str, Change], None] = {}
         self._memo = CleanMemo(keep_reasoning=options.reasoning == "keep")
+        self._inferred: list[dict[str, Any]] = []
         self._side_used = {"system": False, "tools": False}
 
     @property
@@ -183,6 +184,8 @@ class _Builder:
         return tuple(change for _, change in self._changes)
 
     def turns(self, calls: Sequence[Call]) -> tuple[Turn, ...]:
+        if self.side.infer_tools:
+            self._inferred = [_permissive(name, keys) for name, keys in _called_names(calls).items()]
         shared = SharedMessages()
         ready: list[tuple[Call, Normalised]] = []
         for call in calls:
@@ -244,13 +247,11 @@ class _Builder:
         if self.side.tools is not None:
             self._side_used["tools"] = True
             return list(self.side.tools)
-        if TOOL_SCHEMAS in self.ledger.losses and not self.side.infer_tools:
-            return call.tools
-        names = _called_names(call)
-        if names and self.side.infer_tools:
+        if self._inferred:
+            # The same for every call: tools that came and went would change prompts which were alike.
             self.ledger.lose(TOOL_SCHEMAS, "not recorded: permissive ones were made up from the calls")
-            return [_permissive(name, keys) for name, keys in names.items()]
-        if TOOL_SCHEMAS in self.form.lacks or names:
+            return self._inferred
+        if TOOL_SCHEMAS not in self.ledger.losses and (TOOL_SCHEMAS in self.form.lacks or _called_names([call])):
             self.ledger.lose(TOOL_SCHEMAS, "not recorded; --tools gives them, --infer-tools makes permissive ones")
         return call.tools
 
@@ -261,14 +262,17 @@ class _Builder:
         return normalise_answer(call.answer, done.messages, self.options)
 
 
-def _called_names(call: Call) -> dict[str, list[str]]:
-    """Tools called in the history, with the argument names that occurred."""
+def _called_names(calls: Sequence[Call]) -> dict[str, list[str]]:
+    """Tools called in the histories and answers, with the argument names that occurred."""
     names: dict[str, list[str]] = {}
-    for message in call.messages:
-        calls = message.get("tool_calls")
-        for one in calls if isinstance(calls, list) else []:
-            function = one.get("function") if isinstance(one, dict) else None
-            if isinstance(function, dict) and isinstance(function.get("name"), str):
+    seen: set[int] = set()
+    for message in (message for call in calls for message in [*call.messages, call.answer or {}]):
+        if id(message) in seen:
+            continue
+        seen.add(id(message))
+        for one in items(message.get("tool_calls")):
+            function = mapping(mapping(one).get("function"))
+            if isinstance(function.get("name"), str):
                 keys = names.setdefault(function["name"], [])
                 keys += [key for key in _argument_names(function.get("arguments")) if key not in keys]
     return names
