@@ -234,7 +234,9 @@ def order_messages(
     ordered = _pair_results(ordered, changes)
     # Results that moved or were left out can bring two messages of one role together, but no call loses its result.
     ordered = _merge_repeats(ordered, changes)
-    answer = _take_trailing(ordered, changes) if answer is None else answer
+    earlier = _take_trailing(ordered, changes)
+    if earlier is not None:
+        answer = earlier if answer is None else _merge(earlier, answer)
     finished = None if answer is None else finished_answer(answer, ordered)
     if strict_roles:
         ordered = _alternate(ordered, changes)
