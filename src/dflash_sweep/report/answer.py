@@ -7,7 +7,7 @@ highest figure of a search is never called one.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dflash_sweep.analysis import confirm
@@ -37,8 +37,15 @@ class Answer:
 
 
 def decision(material: Material) -> confirm.Decision:
-    """What the confirm blocks of the study's own rows allow to say."""
-    return confirm.decide(material.own, objective=material.study.objective, direction=material.study.direction)
+    """What the confirm blocks of the study's own rows allow to say, looked at as often as the study looked at them."""
+    protocol = material.study.config.get("protocol")
+    planned = protocol.get("confirm_blocks") if isinstance(protocol, Mapping) else None
+    return confirm.decide(
+        material.own,
+        objective=material.study.objective,
+        direction=material.study.direction,
+        planned_blocks=planned if isinstance(planned, int) and planned > 0 else None,
+    )
 
 
 def answer(material: Material, texts: Texts) -> Answer:

@@ -70,6 +70,16 @@ def _sweet(material: Material, name: str, entries: list[Level]) -> tuple[int, in
     return (inside[0], inside[-1]) if inside else None
 
 
+def _limits(panels: list[tuple[str, list[Level]]], measure_of: str) -> tuple[float, float]:
+    """Room for every candidate; an interval of few candidates may reach out of it."""
+    values = [
+        value for _, entries in panels for level in entries for entry in level.candidates
+        if (value := getattr(entry, measure_of)) is not None
+    ]  # fmt: skip
+    pad = max(0.12 * (max(values) - min(values)), 0.02 * max(values))
+    return min(values) - pad, max(values) + pad
+
+
 def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape: str) -> None:
     for x, level in enumerate(entries):
         values = [value for entry in level.candidates if (value := getattr(entry, measure_of)) is not None]
@@ -116,6 +126,9 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
             if axis is not None and axis.unit
             else ""
         )
+    grid[0][0].set_ylim(*_limits(panels, "value"))
+    if any(entry.acceptance_length is not None for entry in material.candidates):
+        grid[1][0].set_ylim(*_limits(panels, "acceptance_length"))
     grid[0][0].set_ylabel(material.axis_label(texts))
     grid[1][0].set_ylabel(texts("axis.al_short"))
     return figure

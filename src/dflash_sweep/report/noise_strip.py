@@ -47,7 +47,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
             name = f"{texts('setting')} {knob_text(entry.knobs, material.varied)}"
         else:
             name = f"{texts('candidate', number=entry.number)}  {knob_text(entry.knobs, material.varied)}"
-        name = style.printable(name, within_in=5.6)
+        name = style.printable(name, within_in=7.4)
         style.over(axes, 0, y - 0.26, name, xycoords=("axes fraction", "data"), xytext=(2, 0),
                    fontsize=8, va="bottom")  # fmt: skip
         note = f"{rate(mean)} {material.metric.unit} · SD {spread:.1f} % · n={entry.n}"

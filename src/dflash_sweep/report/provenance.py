@@ -46,7 +46,9 @@ def _build(material: Material) -> str:
     build = material.study.provenance.get("build")
     builds = _distinct(material.trials["build"])
     if not isinstance(build, Mapping):
-        return builds
+        known = [trial.result.environment.get("build") for trial in material.stored]
+        hashes = _distinct(entry.get("sha256") for entry in known if isinstance(entry, Mapping))
+        return " ".join(part for part in (builds, *(_hash(value) for value in hashes.split(", ") if value)) if part)
     return " ".join(
         part for part in (builds or str(build.get("version", "")), _hash(build.get("binary_sha256"))) if part
     )

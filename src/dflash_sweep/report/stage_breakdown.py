@@ -53,7 +53,7 @@ def _bars(material: Material) -> list[tuple[Candidate, dict[str, float]]]:
     return [(entry, parts) for entry in entries if (parts := split_ms(entry))][:MAX_BARS]
 
 
-def _legend(names: set[str], plain: bool, texts: Texts) -> style.Legend:
+def _legend(names: set[str], plain: bool, confirmed: bool, texts: Texts) -> style.Legend:
     entries: style.Legend = [
         (style.swatch(colour), texts(f"stage.{name}")) for name, _, colour in GROUPS if name in names
     ]
@@ -61,6 +61,8 @@ def _legend(names: set[str], plain: bool, texts: Texts) -> style.Legend:
         entries.append((style.swatch(style.FAINT, edge=style.MUTED), texts("stage.other")))
     if "unknown" in names:
         entries.append((style.swatch(style.PAPER, "////", style.MUTED), texts("stage.unknown")))
+    if confirmed:
+        entries.append((style.marker(style.INK, "*", size=9), texts("legend.winner")))
     if plain:
         entries.append((style.line(style.PLAIN, "--"), texts("stage.plain_line")))
         entries.append((style.marker(style.VERMILION, "D"), texts("stage.tie")))
@@ -89,34 +91,36 @@ def _result(entry: Candidate, texts: Texts) -> str:
     return f"{accepted}{rate(entry.tps)} tok/s · n={entry.n}"
 
 
+def _bar(axes: Axes, y: int, entry: Candidate, parts: dict[str, float], material: Material, texts: Texts) -> float:
+    """One candidate's bar with its break-even mark, name and result; returns how far right it reaches."""
+    end = _stack(axes, y, parts)
+    plain_ms = material.plain_ms
+    tie = plain_ms * entry.acceptance_length if plain_ms and entry.acceptance_length else None
+    if tie is not None:
+        axes.plot([tie], [y], marker="D", color=style.VERMILION, markersize=6.5, markeredgecolor=style.PAPER, zorder=4)
+    name = texts("candidate", number=entry.number) if entry.number is not None else entry.label or texts("setting")
+    star = "★ " if entry.confirmed else ""
+    _label(axes, y, f"{star}{name} {knob_text(entry.knobs, material.varied)}", entry.confirmed)
+    reach = max(end, tie or 0.0)
+    _annotate(axes, reach, y, _result(entry, texts))
+    return reach
+
+
 def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     """The figure; None if no candidate has a step time."""
     bars = _bars(material)
     if not bars:
         return None
-    plain_ms, varied = material.plain_ms, material.varied
+    plain_ms = material.plain_ms
     names = {name for _, parts in bars for name in parts}
     rows = len(bars) + (plain_ms is not None)
     left_out = len(material.candidates) - len(bars)
-    figure = style.sheet(
-        stamp, texts("fig.stages.title"),
-        texts("fig.stages.see") + (f" {texts('fig.left_out', count=left_out)}" if left_out > 0 else ""),
-        body_in=0.55 + 0.46 * rows, legend=_legend(names, plain_ms is not None, texts), legend_columns=3,
-    )  # fmt: skip
+    see = texts("fig.stages.see") + (f" {texts('fig.left_out', count=left_out)}" if left_out > 0 else "")
+    legend = _legend(names, plain_ms is not None, material.winner is not None, texts)
+    figure = style.sheet(stamp, texts("fig.stages.title"), see, body_in=0.55 + 0.46 * rows, legend=legend,
+                         legend_columns=3)  # fmt: skip
     axes = figure.subplots()
-    ends = []
-    for y, (entry, parts) in enumerate(bars):
-        end = _stack(axes, y, parts)
-        tie = plain_ms * entry.acceptance_length if plain_ms and entry.acceptance_length else None
-        if tie is not None:
-            axes.plot(
-                [tie], [y], marker="D", color=style.VERMILION, markersize=6.5, markeredgecolor=style.PAPER, zorder=4
-            )
-        ends.append(max(end, tie or 0.0))
-        name = texts("candidate", number=entry.number) if entry.number is not None else texts("setting")
-        text = f"{name}  {knob_text(entry.knobs, varied)}" + (f"  ← {texts('winner')}" if entry.confirmed else "")
-        _label(axes, y, text, entry.confirmed)
-        _annotate(axes, ends[-1], y, _result(entry, texts))
+    ends = [_bar(axes, y, entry, parts, material, texts) for y, (entry, parts) in enumerate(bars)]
     if plain_ms is not None and material.baseline is not None:
         y = len(bars)
         axes.barh(y, plain_ms, height=0.5, color=style.PLAIN)

@@ -10,7 +10,7 @@ TEXTS: dict[str, str] = {
     "plain": "plain decoding",
     "candidate": "#{number}",
     "setting": "setting",
-    "winner": "winner",
+    "winner": "confirmed best",
     "turns": "turns: {count}",
     "unit.steps": "steps",
     "role.search": "search",
@@ -47,7 +47,7 @@ TEXTS: dict[str, str] = {
     # legends
     "legend.repeated": "candidate, mean and 95 % interval",
     "legend.single": "candidate with a single run",
-    "legend.winner": "confirmed winner",
+    "legend.winner": "best of the confirm phase",
     "legend.iso_step": "equal step time",
     "legend.best_so_far": "best single run so far",
     "legend.failed": "failed ({count})",

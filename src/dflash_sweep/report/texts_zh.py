@@ -10,7 +10,7 @@ TEXTS: dict[str, str] = {
     "plain": "普通解码",
     "candidate": "#{number}",
     "setting": "配置",
-    "winner": "胜出",
+    "winner": "确认最好",
     "turns": "轮数：{count}",
     "unit.steps": "步",
     "role.search": "搜索",
@@ -47,7 +47,7 @@ TEXTS: dict[str, str] = {
     # legends
     "legend.repeated": "候选：均值与 95 % 区间",
     "legend.single": "只跑过一次的候选",
-    "legend.winner": "已确认的胜出者",
+    "legend.winner": "确认阶段中最好的",
     "legend.iso_step": "等步时线",
     "legend.best_so_far": "至今最好的单次结果",
     "legend.failed": "失败（{count}）",

@@ -26,6 +26,7 @@ HEADLINE = ("keep_discard", "winner")
 """Id and subject of the conclusion that the page's first sentence states already."""
 
 _WHOLE_STUDY = ("study", "", "all")
+_MAX_SUBJECT = 48
 
 
 def section_of(verdict_id: str) -> str:
@@ -51,7 +52,8 @@ def name(verdict: Verdict, texts: Texts) -> str:
     """The conclusion's name in words, with its subject where that is not the whole study."""
     key = f"verdict.{verdict.id}"
     title = texts(key) if texts.has(key) else verdict.id.replace("_", " ")
-    return title if verdict.subject in _WHOLE_STUDY else f"{title}: {verdict.subject}"
+    whole = verdict.subject in _WHOLE_STUDY or len(verdict.subject) > _MAX_SUBJECT  # the sentence names a whole setting
+    return title if whole else f"{title}: {verdict.subject}"
 
 
 def figure(verdict: Verdict) -> str:

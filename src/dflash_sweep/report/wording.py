@@ -18,8 +18,10 @@ def number(value: float | None, digits: int = 4) -> str:
         return f"{value:.0f}"
     if value == 0 or abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.0f}"
+    if abs(value) < 0.0005:
+        return "0.000"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:.{min(decimals, 3)}f}" if abs(value) >= 0.001 else f"{value:.{digits - 2}g}"
+    return f"{value:.{min(decimals, 3)}f}"
 
 
 def rate(value: float | None) -> str:
