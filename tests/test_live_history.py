@@ -96,18 +96,20 @@ def test_the_same_call_again_gets_its_next_recorded_result() -> None:
         (assistant("", call("wc", again, "r1")), result("r1", "7")),
         (assistant("", call("wc", again, "r2")), result("r2", "8")),
         (assistant("", call("ls", "{}", "r3")), result("r3", "a")),
-        (assistant("done"), user("ok?")),
+        (assistant("", call("ls", "{}", "r4")), result("r4", "a")),
+        (assistant("", call("ls", "{}", "r5")), result("r5", "a")),
     )
     live = LiveHistory(recorded)
     live.messages(0)
     seen = []
-    for position in (0, 1, 2):
+    for position in range(5):
         live.answered(position, answer("", call("wc", again)))
         messages, _ = live.messages(position + 1)
         assert messages is not None
         seen.append(messages[-1]["content"])
-    # turn 1 and 2 have results of their own; at turn 3 the call was not recorded: the first of the conversation
-    assert seen == ["7", "8", "7"]
+    # Turns 1 and 2 have results of their own. Later the call was not recorded any more: those of the conversation are
+    # taken one after the other, and the last one stays.
+    assert seen == ["7", "8", "7", "8", "8"]
 
 
 def test_arguments_that_are_no_json_are_replaced_in_the_history() -> None:

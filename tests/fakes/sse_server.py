@@ -138,7 +138,8 @@ def _read_request(stream: Any) -> Request | None:
     headers: dict[str, str] = {}
     while header := stream.readline().decode().strip():
         name, _, value = header.partition(":")
-        headers[name.lower()] = value.strip()
+        before = headers.get(name.lower())
+        headers[name.lower()] = value.strip() if before is None else f"{before}, {value.strip()}"
     return Request(method, path, headers, stream.read(int(headers.get("content-length", 0))))
 
 
