@@ -73,6 +73,8 @@ def test_inline_runs_one_after_the_other_when_waited_for(tmp_path: Path) -> None
         return result(spec.uid, device)
 
     with pool.InlinePool(fake_engine.CPU, run) as inline:
+        with pytest.raises(ConfigError, match="no worker owns it"):
+            inline.submit(fake_engine.spec(tmp_path), on=TWO_CARDS[0])
         assert inline.devices == (fake_engine.CPU,)
         assert inline.idle() == 1
         assert inline.wait(0.0) == ()
@@ -217,6 +219,8 @@ def fake_run(spec: TrialSpec, device: Device) -> TrialResult:
     from fakes import fake_engine
 
     fake_engine.register()
+    if spec.knobs.get("hang"):
+        time.sleep(600)
     if spec.knobs.get("explode"):
         raise ZeroDivisionError("no trial does this")
     return trial.run_trial(spec, device)
@@ -343,6 +347,36 @@ def test_a_killed_worker_costs_its_trial_only(two_workers: ray_pool.RayPool, tmp
 
 
 @pytest.mark.ray
+def test_a_worker_that_hangs_is_replaced(
+    two_workers: ray_pool.RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_pool, "OVERDUE_S", 0.2)
+    target = two_workers.devices[1]
+    two_workers.submit(fake_engine.spec(tmp_path, uid="hung", knobs={"hang": True}, timeout_s=0.3), on=target)
+    monkeypatch.undo()
+    assert two_workers.wait(0.01) == ()
+    (done,) = collect(two_workers, 1)
+    assert done.failure is not None
+    assert done.failure.kind is FailureKind.WORKER_LOST
+    assert done.device == target
+    two_workers.submit(fake_engine.spec(tmp_path, uid="after"), on=target)
+    (after,) = collect(two_workers, 1)
+    assert (after.failure, after.device) == (None, target)
+
+
+@pytest.mark.ray
+def test_a_trial_can_be_meant_for_one_device(two_workers: ray_pool.RayPool, tmp_path: Path) -> None:
+    """Finalists run on every device: a spec for a busy one waits for it, one for an idle one starts at once."""
+    first, second = two_workers.devices
+    for uid, device in (("a", second), ("b", second), ("c", first)):
+        two_workers.submit(fake_engine.spec(tmp_path, uid=uid), on=device)
+    done = {entry.uid: entry.device for entry in collect(two_workers, 3)}
+    assert done == {"a": second, "b": second, "c": first}
+    with pytest.raises(ConfigError, match=r"device Big Card #1: no worker owns it; there are test CPU #0, test CPU #1"):
+        two_workers.submit(fake_engine.spec(tmp_path, uid="d"), on=TWO_CARDS[1])
+
+
+@pytest.mark.ray
 def test_a_defect_in_a_worker_is_told_as_ours(two_workers: ray_pool.RayPool, tmp_path: Path) -> None:
     two_workers.submit(fake_engine.spec(tmp_path, uid="bang", knobs={"explode": True}))
     (done,) = collect(two_workers, 1)
@@ -389,7 +423,7 @@ def test_folders_of_dead_processes_are_removed(monkeypatch: pytest.MonkeyPatch) 
         assert (dead.exists(), alive.exists()) == (False, True)
 
 
-# ---------------------------------------------------------------- the death of the driver
+# ---------------------------------------------------------------- the end of the driver
 
 DRIVER = """
 import os, sys
@@ -407,8 +441,28 @@ if sys.argv[1] == "ray":
 else:
     made = pool.InlinePool(fake_engine.CPU, run)
 made.submit(fake_engine.spec(Path(sys.argv[2]), "slow:60", uid="long"))
-made.wait()
+try:
+    made.wait()
+except KeyboardInterrupt:
+    made.close()
+    sys.exit(130)
 """
+
+
+def test_ctrl_c_ends_the_server_once_and_by_us(tmp_path: Path) -> None:
+    """The signal goes to the whole foreground group; the server is in a session of its own and gets our SIGTERM."""
+    env = {**os.environ, "TMPDIR": str(tmp_path), "DFS_TESTS": str(TESTS)}
+    command = [sys.executable, "-c", DRIVER, "inline", str(tmp_path)]
+    with subprocess.Popen(command, env=env, start_new_session=True) as driver:
+        log = tmp_path / "long" / "server.log"
+        assert wait_until(lambda: log.exists() and "decoded 1 tokens" in log.read_text(), 60)
+        (marker,) = (tmp_path / f"dflash-sweep-{os.getuid()}").glob("*.json")
+        leader = json.loads(marker.read_text())["leader"]
+        os.killpg(driver.pid, signal.SIGINT)
+    assert driver.returncode == 130
+    assert leftovers.start_ticks(leader) is None
+    assert not marker.exists()
+    assert not (tmp_path / "long" / "result.json").exists()  # a shutdown of ours is no result, and no crash
 
 
 @pytest.mark.parametrize("kind", ["inline", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])])

@@ -96,12 +96,11 @@ def family(marker: Marker) -> list[psutil.Process]:
     return found
 
 
-def kill(processes: list[psutil.Process], wait_s: float) -> list[psutil.Process]:
-    """SIGKILL and wait. Returns those still alive afterwards (stuck in the kernel, e.g. in a driver call)."""
+def send_kill(processes: list[psutil.Process]) -> None:
+    """SIGKILL for each that is still the process it was."""
     for process in processes:
         with contextlib.suppress(*_GONE):
             process.send_signal(signal.SIGKILL)
-    return psutil.wait_procs(processes, timeout=wait_s)[1]
 
 
 def reap(folder: Path | None = None, wait_s: float = 10.0) -> tuple[str, ...]:
@@ -121,12 +120,15 @@ def reap(folder: Path | None = None, wait_s: float = 10.0) -> tuple[str, ...]:
         survivors = family(marker) if marker.boot == boot_id() else []
         if survivors:
             names = ", ".join(str(process.pid) for process in survivors)
-            left = kill(survivors, wait_s)
-            ending = f"; {len(left)} would not end" if left else ""
+            send_kill(survivors)
+            # One that stays is stuck in the kernel, e.g. in a driver call: the next start will find it again.
+            ending = "" if (gone := wait_gone(survivors, wait_s)) else "; not all of them end"
             lines.append(
                 f"ended leftover server {marker.command!r} (pids {names}) of dead worker {marker.owner}{ending}"
             )
             _LOG.warning("%s", lines[-1])
+            if not gone:
+                continue
         path.unlink(missing_ok=True)
     return tuple(lines)
 

@@ -46,8 +46,9 @@ class Pool(Protocol):
         """How many specs could start right now."""
         ...
 
-    def submit(self, spec: TrialSpec) -> None:
-        """Hand in one trial; it starts as soon as a worker is free. Returns at once."""
+    def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:
+        """Hand in one trial; it starts as soon as a worker is free (`on`: the one that owns this device). Returns at
+        once. Raises ConfigError for a device that no worker owns."""
         ...
 
     def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
@@ -78,7 +79,8 @@ class InlinePool:
     def idle(self) -> int:
         return 0 if self._queue else 1
 
-    def submit(self, spec: TrialSpec) -> None:
+    def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:
+        check_owned(on, self.devices)
         self._queue.append(spec)
 
     def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
@@ -119,7 +121,8 @@ class RecordedPool:
     def idle(self) -> int:
         return max(0, len(self.devices) - len(self._queue))
 
-    def submit(self, spec: TrialSpec) -> None:
+    def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:
+        check_owned(on, self.devices)
         self._queue.append(spec)
 
     def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
@@ -168,6 +171,13 @@ def failed_result(
 
 
 # ---------------------------------------------------------------- devices
+
+
+def check_owned(device: Device | None, devices: tuple[Device, ...]) -> None:
+    """Raises ConfigError if a trial is meant for a device that none of the workers owns."""
+    if device is not None and device not in devices:
+        names = ", ".join(f"{owned.name} #{owned.index}" for owned in devices)
+        raise ConfigError(f"device {device.name} #{device.index}: no worker owns it; there are {names}")
 
 
 def logical_device(kind: str, index: int, name: str | None = None) -> Device:

@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections import deque
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,10 @@ from ray.exceptions import RayError, RayTaskError  # noqa: E402
 
 OBJECT_STORE_BYTES = 80 * 1000 * 1000
 """Specs and results are small; Ray's own default would take a third of the memory."""
+
+OVERDUE_S = 180.0
+"""A trial ends itself at its own timeout; a worker silent for this much longer (it stops a server, waits for the card's
+memory, reads logs) hangs, and is replaced."""
 
 SOCKET_PATH_LIMIT = 107
 """Bytes of an AF_UNIX path on Linux (sun_path holds 108 with its end)."""
@@ -81,6 +85,7 @@ class _Seat:
     spec: TrialSpec | None = None
     result: Any = None  # the ObjectRef of the running trial
     launch_key: object = None  # of the server that the worker may still have
+    deadline: float = 0.0  # time.monotonic by which the trial must be over
 
 
 def shared_launch(spec: TrialSpec, device: Device) -> object:
@@ -132,7 +137,7 @@ class RayPool:
         self._local = address == "local"
         self._closed = False
         self._run_trial = run_trial
-        self._queue: deque[TrialSpec] = deque()
+        self._queue: list[tuple[TrialSpec, Device | None]] = []
         self._own_temp_dir = default_temp_dir() if temp_dir is None else None
         self._connect(address, len(devices), check_temp_dir(temp_dir or self._own_temp_dir or ""))
         self._remote = ray.remote(num_gpus=1 if self._gpus else 0, num_cpus=0, max_restarts=0)(Worker)
@@ -178,48 +183,72 @@ class RayPool:
         free = sum(1 for seat in self._seats if seat.spec is None)
         return max(0, free - len(self._queue))
 
-    def submit(self, spec: TrialSpec) -> None:
-        self._queue.append(spec)
+    def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:
+        pool.check_owned(on, self.devices)
+        self._queue.append((spec, on))
         self._start_queued()
 
     def _start_queued(self) -> None:
-        while self._queue and (free := [seat for seat in self._seats if seat.spec is None]):
-            spec = self._queue.popleft()
-            keys = {id(seat): shared_launch(spec, seat.device) for seat in free}
-            warm = [seat for seat in free if keys[id(seat)] is not None and keys[id(seat)] == seat.launch_key]
+        for entry in tuple(self._queue):
+            spec, on = entry
+            free = [seat for seat in self._seats if seat.spec is None and on in (None, seat.device)]
+            if not free:
+                continue
+            self._queue.remove(entry)
+            keys = {seat.device: shared_launch(spec, seat.device) for seat in free}
+            warm = [seat for seat in free if keys[seat.device] is not None and keys[seat.device] == seat.launch_key]
             seat = (warm or free)[0]
-            seat.spec, seat.launch_key = spec, keys[id(seat)]
+            seat.spec, seat.launch_key = spec, keys[seat.device]
+            seat.deadline = time.monotonic() + spec.timeout_s + OVERDUE_S
             seat.result = seat.actor.run.remote(spec)
 
     def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
-        running = [seat.result for seat in self._seats if seat.spec is not None]
-        if not running:
-            return ()
-        first, _ = ray.wait(running, num_returns=1, timeout=timeout_s)
-        if not first:
-            return ()
-        done, _ = ray.wait(running, num_returns=len(running), timeout=0)
-        finished = [seat for seat in self._seats if seat.spec is not None and seat.result in {*first, *done}]
-        results = tuple(self._collect(seat) for seat in finished)
-        self._start_queued()
-        return results
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while running := [seat for seat in self._seats if seat.spec is not None]:
+            now = time.monotonic()
+            look_s = max(0.0, min(seat.deadline for seat in running) - now)
+            if until is not None:
+                look_s = min(look_s, max(0.0, until - now))
+            refs = [seat.result for seat in running]
+            ray.wait(refs, num_returns=1, timeout=look_s)
+            done = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
+            over = [seat for seat in running if seat.result not in done and time.monotonic() >= seat.deadline]
+            results = [self._collect(seat) for seat in running if seat.result in done]
+            results += [self._give_up(seat) for seat in over]
+            self._start_queued()
+            if results or (until is not None and time.monotonic() >= until):
+                return tuple(results)
+        return ()
 
     def _collect(self, seat: _Seat) -> TrialResult:
-        spec, seat.spec = seat.spec, None
-        assert spec is not None
+        """The result of a seat whose trial is over, however it ended."""
         try:
             result: TrialResult = ray.get(seat.result)
         except RayTaskError as error:  # run_trial never raises: a spec or result that cannot travel is our defect
             failure = Failure(kind=FailureKind.PARSE_FAILED, message=_first_line(error), traceback=str(error))
+            return self._failed(seat, failure)
         except RayError as error:
-            _LOG.warning("worker on %s was lost: %s", seat.device.name, _first_line(error))
-            failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the worker died: {_first_line(error)}")
-            ray.kill(seat.actor)
-            seat.actor, seat.launch_key = self._actor(seat.device), None
-        else:
-            return result
-        finally:
-            seat.result = None
+            return self._lost(seat, f"the worker died: {_first_line(error)}")
+        seat.spec = seat.result = None
+        return result
+
+    def _give_up(self, seat: _Seat) -> TrialResult:
+        spec = seat.spec
+        return self._lost(
+            seat, f"the worker gave no result within {spec.timeout_s if spec else 0:g} s + {OVERDUE_S:g} s"
+        )
+
+    def _lost(self, seat: _Seat, message: str) -> TrialResult:
+        """A new actor for the seat; its start ends what the old one left running."""
+        _LOG.warning("worker on %s #%d was lost: %s", seat.device.name, seat.device.index, message)
+        ray.kill(seat.actor)
+        seat.actor, seat.launch_key = self._actor(seat.device), None
+        return self._failed(seat, Failure(kind=FailureKind.WORKER_LOST, message=message))
+
+    def _failed(self, seat: _Seat, failure: Failure) -> TrialResult:
+        spec, seat.spec, seat.result = seat.spec, None, None
+        if spec is None:
+            raise StudyFailed(f"{seat.device.name}: a failure of a trial that was never started: {failure.message}")
         measurement = engines.get(spec.engine.name).facts.measurement
         return pool.failed_result(spec, seat.device, failure, measurement=measurement, worker=socket.gethostname())
 

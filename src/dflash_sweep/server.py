@@ -48,6 +48,7 @@ STRAY_NAMES = frozenset({
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.02
+_GUARD_S = 5.0
 
 
 class ServerFailed(TrialFailed):
@@ -130,10 +131,15 @@ class Server:
 
 
 def _kill_session(guard: subprocess.Popen[bytes], family: list[psutil.Process]) -> None:
-    if guard.poll() is None:
+    """SIGKILL for the family first: the guard then collects what is left of it and ends; if not, it is killed too."""
+    leftovers.send_kill(family)
+    try:
+        guard.wait(_GUARD_S)
+    except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(guard.pid, signal.SIGKILL)
-    leftovers.kill(family, wait_s=5.0)
+        guard.wait()
+    leftovers.wait_gone(family, _GUARD_S)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
