@@ -26,6 +26,9 @@ from dflash_sweep.records import (
     TurnCounters,
 )  # fmt: skip
 
+_ONE_MODEL = ("llamacpp", "ik_llama", "lucebox", "koboldcpp")
+"""Servers with one model, which ignore the name in a request."""
+
 HOW = "Start a server, load a model in it, and give its address: engine.options.url=http://127.0.0.1:8080"
 
 KNOBS: tuple[KnobDef, ...] = (
@@ -42,7 +45,7 @@ KNOBS: tuple[KnobDef, ...] = (
 
 OPTIONS: tuple[KnobDef, ...] = (
     KnobDef(name="url", kind="str", flag="(address)", doc="Address of the server, with or without /v1. Required."),
-    KnobDef(name="model", kind="str", flag="model", doc="Model name of the requests. Default: the first one listed."),
+    KnobDef(name="model", kind="str", flag="model", doc="Model of the requests; llama-server needs none."),
     KnobDef(name="api_key_env", kind="str", flag="Authorization", doc="Name of the variable that holds the API key."),
 )  # fmt: skip
 
@@ -54,6 +57,7 @@ class AttachEngine:
     facts = EngineFacts(
         measurement=Measurement.MEASURED,
         first_token_from_prefill=True,
+        lossless=False,
         accelerator="none",
         launches=False,
         metrics_path="/metrics",
@@ -74,6 +78,11 @@ class AttachEngine:
             raise EngineMissing(f"{url} has no model {wanted!r}; loaded: {', '.join(found.models)}")
         if not found.models:
             raise EngineMissing(f"{url} ({found.kind}) has no model loaded: load one in it first")
+        if wanted is None and found.kind not in _ONE_MODEL:
+            raise EngineMissing(
+                f"{url} ({found.kind}) needs a model's name in every request: set engine.options.model to one of "
+                f"{', '.join(found.models)}"
+            )
         return EngineBuild(
             engine=self.name,
             version=f"{found.kind} {found.version}",
@@ -211,7 +220,7 @@ def _constant_usage(draft: timings.Draft) -> None:
 
 
 def _lmstudio(draft: timings.Draft, exchange: Exchange) -> None:
-    """`stats`: its rate is (n − 1) / (generation − time to first token) in some versions only; checked, not believed."""
+    """`stats`: its rate is (n − 1) / (generation − time to first token) in some versions only, so it is checked."""
     stats = (exchange.extra or {}).get("stats")
     usage = exchange.usage or {}
     if not isinstance(stats, Mapping):
