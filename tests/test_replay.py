@@ -12,8 +12,8 @@ import pytest
 from dflash_sweep import replay
 from dflash_sweep.client import Client
 from dflash_sweep.errors import ConfigError
-from dflash_sweep.records import Exchange, ReplayPolicy, Trace, TraceHeader, Turn
-from dflash_sweep.replay import WARMUP_CONVERSATION, PlayedTurn, play, prompt_sha256
+from dflash_sweep.records import Exchange, ReplayPolicy, Trace, TraceHeader, Turn, TurnCounters
+from dflash_sweep.replay import WARMUP_CONVERSATION, PlayedTurn, marks_of, play, prompt_sha256
 from fakes.sse_server import Reply, Request, SSEServer, chunk, json_reply, sse, text_answer
 
 
@@ -226,6 +226,20 @@ def test_free_running_flags_what_it_had_to_leave_out() -> None:
     turns = (Turn(conversation="a", index=0, messages=history[:1]), Turn(conversation="a", index=1, messages=history))
     played, _ = run(trace(*turns), ReplayPolicy(mode="free_running", warmup_turns=0))
     assert [entry.flags for entry in played] == [("next_turn_skipped",)]
+
+
+def test_marks_join_how_a_turn_was_played_with_what_the_server_counted() -> None:
+    turn = conversation("a", 1)[0]
+    entry = PlayedTurn(
+        turn=turn,
+        exchange=Exchange(turn_index=0, send_ns=0),
+        warmup=False,
+        order=0,
+        prompt_sha256="p",
+        flags=("next_turn_skipped",),
+    )
+    counters = [TurnCounters(prompt_tokens=1000, cached_tokens=900)]  # a first prompt, found in the cache
+    assert marks_of([entry], counters, ReplayPolicy()) == (("next_turn_skipped", "cache_not_cold"),)
 
 
 # ---------------------------------------------------------------- several at once

@@ -1,5 +1,5 @@
 """Plays a trace against a server, turn by turn, by an explicit policy. Imports `client`, `payload`, `live_history`,
-`records`, `errors`.
+`turn_marks`, `records`, `errors`.
 
 Teacher-forced: every turn sends the recorded history. Free-running: the server's own answers go into the history.
 """
@@ -16,13 +16,15 @@ from typing import Any
 from dflash_sweep.client import Client, RequestError
 from dflash_sweep.live_history import NEXT_TURN_SKIPPED, LiveHistory
 from dflash_sweep.payload import build_payload, check_policy, prompt_sha256, text_sha256
-from dflash_sweep.records import Exchange, ReplayPolicy, Trace, Turn
+from dflash_sweep.records import Exchange, ReplayPolicy, Trace, Turn, TurnCounters
+from dflash_sweep.turn_marks import turn_marks
 
 __all__ = [
     "WARMUP_CONVERSATION",
     "PlayedTurn",
     "build_payload",
     "check_policy",
+    "marks_of",
     "play",
     "prompt_sha256",
     "text_sha256",
@@ -108,6 +110,15 @@ def play(
     else:
         _play_together(player, list(conversations.values()), policy.concurrency)
     return tuple(sorted(player.played, key=lambda played: played.order))
+
+
+def marks_of(
+    played: Sequence[PlayedTurn], counters: Sequence[TurnCounters], policy: ReplayPolicy
+) -> tuple[tuple[str, ...], ...]:
+    """What each turn's counters are to be flagged with: how it was played, and where the server's own counts show that
+    it did not go as the policy promised (prompt cache). All turns of one replay, in order, warm-up included."""
+    marks = turn_marks([entry.turn for entry in played], [entry.exchange for entry in played], counters, policy)
+    return tuple((*entry.flags, *more) for entry, more in zip(played, marks, strict=True))
 
 
 def _play_together(player: _Player, conversations: list[list[Turn]], concurrency: int) -> None:
