@@ -227,7 +227,10 @@ def render(report: DoctorReport) -> RenderableType:
         parts.append(_model_table(report))
     if report.memory is not None:
         parts.append(_memory_table(report.memory))
-    parts.append(_knob_table(report))
+    if report.build is not None:
+        parts.append(_knob_table(report))
+    else:
+        parts.append(Text(f"Its knobs: {', '.join(knob.name for knob in report.knobs)}"))
     if report.note:
         parts.append(Text(report.note, style="dim"))
     return Group(*parts)
