@@ -32,6 +32,7 @@ class KnobSupport:
     spelling: str
     supported: bool | None
     reason: str = ""
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +187,9 @@ def _knob_support(
         return KnobSupport(name=definition.name, spelling=spelling, supported=None, reason=str(error))
     lacking = [p for p in problems if p.startswith(definition.name) and any(text in p for text in _NO_SUCH_FLAG)]
     if lacking:
-        return KnobSupport(name=definition.name, spelling=spelling, supported=False, reason=lacking[0])
+        return KnobSupport(
+            name=definition.name, spelling=spelling, supported=False, reason=lacking[0], since=definition.since
+        )
     known = definition.scope == "request" or (bool(build.flags) and definition.env is None)
     return KnobSupport(name=definition.name, spelling=spelling, supported=True if known else None)
 
@@ -233,7 +236,12 @@ def render(report: DoctorReport) -> RenderableType:
         parts.append(Text(f"Its knobs: {', '.join(knob.name for knob in report.knobs)}"))
     if report.note:
         parts.append(Text(report.note, style="dim"))
-    return Group(*parts)
+    spaced = [piece for part in parts for piece in (part, Text(""))]
+    return Group(*spaced[:-1])
+
+
+def _mib(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def _missing_table(missing: Sequence[str]) -> Table:
@@ -261,22 +269,24 @@ def _build_table(report: DoctorReport) -> Table:
 def _model_table(report: DoctorReport) -> Table:
     table = Table(title="Models", title_justify="left", box=None, padding=(0, 1))
     for heading in ("role", "name", "architecture", "quantisation", "MiB", "sha256"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", justify="right" if heading == "MiB" else "left")
     for file in report.models:
         cells = (file.role, file.name or file.path, file.architecture or "-", file.quantisation or "-")
-        table.add_row(*(escape(cell) for cell in cells), f"{file.size_bytes / MIB:.0f}", file.sha256[:12])
+        table.add_row(*(escape(cell) for cell in cells), _mib(file.size_bytes / MIB), file.sha256[:12])
     table.caption = f"the pair fits together: {_ANSWER[report.pair_fits]}"
     table.caption_justify = "left"
     return table
 
 
 def _memory_table(memory: MemoryFit) -> Table:
-    table = Table(title="Memory (estimate)", title_justify="left", show_header=False, box=None, padding=(0, 1))
+    table = Table(title="Memory in MiB (estimate)", title_justify="left", show_header=False, box=None, padding=(0, 1))
+    table.add_column()
+    table.add_column(justify="right")
     for name, value in memory.parts_mib.items():
-        table.add_row(escape(name), f"{value:.0f} MiB")
+        table.add_row(escape(name), _mib(value))
     if memory.need_mib is not None:
-        table.add_row("needed", f"{memory.need_mib:.0f} MiB")
-    table.add_row(escape(memory.where), "not known" if memory.room_mib is None else f"{memory.room_mib:.0f} MiB")
+        table.add_row("needed", _mib(memory.need_mib), style="bold")
+    table.add_row(escape(memory.where), "not known" if memory.room_mib is None else _mib(memory.room_mib))
     unknown = f" (not known: {', '.join(memory.unknown)})" if memory.unknown else ""
     table.caption = f"fits into memory: {_ANSWER[memory.fits]}{escape(unknown)}"
     table.caption_justify = "left"
@@ -288,8 +298,8 @@ def _knob_table(report: DoctorReport) -> Table:
     for heading in ("knob", "flag or variable", "on this build"):
         table.add_column(heading, overflow="fold")
     for knob in report.knobs:
-        answer = {True: "yes", False: "no", None: "-" if report.build is None else "not told by its help"}[
-            knob.supported
-        ]
+        answer = {True: "yes", False: "no", None: "its help does not say"}[knob.supported]
+        if knob.supported is False and knob.since:
+            answer = f"no (known: {knob.since})"
         table.add_row(knob.name, escape(knob.spelling), answer, style="dim" if knob.supported is False else None)
     return table
