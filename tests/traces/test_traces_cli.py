@@ -15,6 +15,11 @@ from dflash_sweep.traces.cli import app
 RUN = CliRunner()
 
 
+@pytest.fixture
+def samples() -> Path:
+    return Path(__file__).parent / "samples"
+
+
 def output(*arguments: str) -> str:
     done = RUN.invoke(app, list(arguments), catch_exceptions=False)
     assert done.exit_code == 0, done.output

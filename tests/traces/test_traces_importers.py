@@ -44,6 +44,11 @@ SAMPLES = {
 }
 
 
+@pytest.fixture
+def samples() -> Path:
+    return Path(__file__).parent / "samples"
+
+
 def roles(turn: Turn) -> str:
     """The history as letters: s(ystem) u(ser) a(ssistant) t(ool)."""
     return "".join(message["role"][0] for message in turn.messages)
