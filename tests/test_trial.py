@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from dflash_sweep import engines, evidence, hosting, judge, leftovers, metrics, replay, server, telemetry, trial, watch
@@ -194,7 +196,10 @@ def test_a_trial_that_wants_its_own_server_ends_the_kept_one(tmp_path: Path) -> 
 def test_a_kept_server_that_died_or_was_cut_off_is_not_used_again(tmp_path: Path) -> None:
     bench = trial.Bench(fake_engine.CPU)
     bench.run(shared(tmp_path, "a"))
-    os.kill(json.loads(left_running(tmp_path)[0].read_text())["leader"], signal.SIGKILL)
+    leader = json.loads(left_running(tmp_path)[0].read_text())["leader"]
+    os.kill(leader, signal.SIGKILL)
+    while leftovers.start_ticks(leader) is not None:
+        time.sleep(0.001)
     second = bench.run(shared(tmp_path, "b"))
     assert (second.failure, second.load_s is not None) == (None, True)
     stopped = bench.run(shared(tmp_path, "c"), should_stop=lambda: True)
@@ -255,6 +260,21 @@ def test_a_server_that_says_out_of_memory_and_lives_on_is_out_of_memory(tmp_path
 def test_a_server_that_is_never_ready_is_a_health_timeout(tmp_path: Path) -> None:
     settings = EngineSettings(name="fake", options={"behaviour": "hang"}, startup_timeout_s=0.3)
     assert failed(run(fake_engine.spec(tmp_path, engine=settings)))[0] is FailureKind.HEALTH_TIMEOUT
+
+
+def test_a_server_that_dies_after_its_last_answer_has_crashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings can no longer be asked for, so nothing shows that they were the ones asked for."""
+    play = replay.play
+
+    def play_and_kill(*arguments: Any, **options: Any) -> tuple[replay.PlayedTurn, ...]:
+        played = play(*arguments, **options)
+        for process in psutil.Process(json.loads(left_running(tmp_path)[0].read_text())["leader"]).children():
+            process.kill()
+        return played
+
+    monkeypatch.setattr(replay, "play", play_and_kill)
+    result = run(fake_engine.spec(tmp_path))
+    assert failed(result) == (FailureKind.CRASHED, "the server ended after 3 of 3 turns (exit code -9)")
 
 
 def test_turns_before_a_crash_are_kept(tmp_path: Path) -> None:
@@ -385,6 +405,35 @@ def test_a_port_taken_in_between_is_tried_again_elsewhere(tmp_path: Path, monkey
         kind, message = failed(run(fake_engine.spec(tmp_path, uid="t2")))
     assert kind.is_transient
     assert f"port {taken} is taken by another process (pid {os.getpid()})" in message
+
+
+@pytest.mark.parametrize("moment_ms", [1, 30, 60, 90, 120, 150, 180, 220, 260, 320])
+def test_a_server_killed_at_any_moment_is_one_honest_result(tmp_path: Path, moment_ms: int) -> None:
+    """Start-up, first completion, warm-up, turns, the end: whenever it comes, it is a failure or a whole trial."""
+    over = threading.Event()
+
+    def kill_soon() -> None:
+        deadline = time.monotonic() + 10
+        while not left_running(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        over.wait(moment_ms / 1000)
+        for marker in left_running(tmp_path):
+            with contextlib.suppress(OSError, psutil.Error, ValueError):
+                for process in psutil.Process(json.loads(marker.read_text())["leader"]).children():
+                    process.kill()
+
+    killer = threading.Thread(target=kill_soon)
+    killer.start()
+    result = run(fake_engine.spec(tmp_path, "slow:0.02"))
+    over.set()
+    killer.join()
+    if result.failure is None:
+        assert metrics.pooled_decode_tps(result.turns) == pytest.approx(50.0)
+    else:
+        assert result.failure.kind in (FailureKind.CRASHED, FailureKind.LAUNCH_FAILED)
+        assert result.failure.exit_code == -signal.SIGKILL
+    assert evidence.TrialFiles(tmp_path / "t1").read_result() == result
+    assert left_running(tmp_path) == []
 
 
 # ---------------------------------------------------------------- a server that somebody else runs

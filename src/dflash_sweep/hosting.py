@@ -172,7 +172,7 @@ class Host:
             yield _attach(engine, spec, ready_by, before_start)
             return
         key = None if spec.policy.fresh_server else launch_key(engine, spec, self.device)
-        kept = self._usable(key)
+        kept = self._usable(spec, key)
         load_s = None
         if kept is None:
             self.close()
@@ -200,9 +200,12 @@ class Host:
         else:
             self._kept = kept
 
-    def _usable(self, key: object) -> _Kept | None:
+    def _usable(self, spec: TrialSpec, key: object) -> _Kept | None:
         kept = self._kept
-        return kept if kept is not None and key is not None and kept.key == key and kept.process.alive() else None
+        if kept is None or key is None or kept.key != key or not kept.process.alive():
+            return None
+        with client_for(spec, kept.process.base_url) as client:
+            return kept if client.health() else None
 
     def _launch(
         self,

@@ -186,6 +186,7 @@ class _Trial:
             with telemetry.Sampler(reader) as sampler, watch:
                 played = self._play(engine, served, client, watch)
             props, slots = ({}, []) if watch.cause else (_ask(client, "/props", {}), _ask(client, "/slots", []))
+            watch.look_again()
             run.exit_code, served.reusable = watch.exit_code, watch.cause is None
         run.log = served.read_log()
         if served.launch is not None:

@@ -64,5 +64,9 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Whether the server is still there; also after the block, when it has been asked for its settings."""
         if self.cause is None and not self._served.alive():
             self.cause, self.exit_code = FailureKind.CRASHED, self._served.exit_code()
