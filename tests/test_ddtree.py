@@ -106,6 +106,11 @@ def test_walk_commits_the_longest_path_that_is_in_the_tree(
     longest = max(depth for depth in range(levels + 1) if tuple(ranks[:depth]) in inside)
     assert ddtree.committed_by_ranks(tree, ranks) == longest + 1
 
+    shortcut = ddtree.committed_without_tree(ranks, budget, width, seeded)
+    assert shortcut in (None, longest + 1)
+    if seeded and ranks[0] < 0:
+        assert shortcut == 1  # a miss at once never needs a tree
+
     # The same by tokens: candidate k of depth d is token 100 d + k; a miss is a token that the draft never offers.
     tokens = [7, *(100 * tree.depths[node] + tree.ranks[node] for node in range(1, tree.size))]
     text = [100 * (depth + 1) + rank if rank >= 0 else 99_999 for depth, rank in enumerate(ranks)] + [42]

@@ -166,3 +166,18 @@ def committed_by_ranks(tree: Tree, ranks: Sequence[int]) -> int:
         if parents[node] == current and depth < len(ranks) and node_ranks[node] == ranks[depth]:
             current, depth = node, depths[node]
     return depth + 1
+
+
+def committed_without_tree(ranks: Sequence[int], budget: int, top_k: int, chain_seed: bool) -> int | None:
+    """Tokens committed where the tree's branches cannot matter; None where they can and the tree must be built.
+
+    With the chain seed the first choices of the first min(L, budget) depths are in every tree. So a target that follows
+    them and then wants a token that is no candidate at all (or reaches the end of the chain) commits just that far.
+    """
+    if not chain_seed:
+        return None
+    chain = min(len(ranks), budget)
+    for depth in range(chain):
+        if ranks[depth] != 0:
+            return depth + 1 if ranks[depth] < 0 or ranks[depth] >= top_k else None
+    return chain + 1 if chain == len(ranks) or top_k == 1 else None

@@ -34,6 +34,8 @@ class Dials:
     decay · (d − 1)^power; `calibration`: true exponent over the stated one (1 = honest, below 1 = over-confident);
     `ties`: share of positions where the first two candidates are near ties, to a degree between 0 and 1;
     `branch_loss`: chance that a depth below the target's first departure from the draft's first choices is a miss;
+    `block_loss`: taken off the steepness for blocks of another length than the draft was trained on; `batched_loss`:
+    taken off it behind a batched verify, whose rolled-back state is only approximately right;
     `window_loss`, `window_scale`: loss window_loss · exp(−w / window_scale) with w feature positions;
     `numeric_share`: share of the luck that changes with numerics (window, batch size, cache type); `mean_tokens`:
     natural length of an answer. `source` says where the values come from.
@@ -48,6 +50,8 @@ class Dials:
     calibration: float = 1.0
     ties: float = 0.0
     branch_loss: float = 0.0
+    block_loss: float = 0.0
+    batched_loss: float = 0.0
     window_loss: float = 0.0
     window_scale: float = 64.0
     numeric_share: float = 0.1

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash_sweep.ddtree import effective_top_k
+from dflash_sweep.ddtree import BLOCK_SIZE, effective_top_k
 from dflash_sweep.emulator import costs, devices, dials, predict, rows
 from dflash_sweep.emulator.devices import Card
 from dflash_sweep.emulator.dials import Dials
@@ -35,6 +35,7 @@ PLAIN_SHORT_MS = 1000 / 46.3
 SHORT_CONTEXT_TOKENS = 300.0
 """Middle of a HumanEval answer: prompt and half the output."""
 
+LARGE_ERROR = 0.06
 FITTED_DIALS = (
     "steepness",
     "spread",
@@ -186,7 +187,7 @@ def _fit_snapshot(used: list[_Used], fitted: Tables) -> None:
 
 
 def _fit_noise(used: list[_Used], fitted: Tables) -> None:
-    """Quantiles of the draft stage's deviation over the most repeated setting: the launch noise as it was measured."""
+    """Deviations of the draft stage over the most repeated setting: the launch noise as it was measured."""
     groups: dict[Setting, list[_Used]] = {}
     for entry in used:
         groups.setdefault(entry.setting, []).append(entry)
@@ -195,7 +196,7 @@ def _fit_noise(used: list[_Used], fitted: Tables) -> None:
         return
     times = sorted(entry.stages["draft"] + entry.stages["topk"] for entry in most)
     middle = statistics.median(times)
-    fitted["noise"]["draft_quantiles"] = [math.log(time / middle) for time in times]
+    fitted["noise"]["draft_deviations"] = [math.log(time / middle) for time in times]
     each = [
         entry.stages["exact"] * entry.steps / (entry.row.committed or 1) for entry in used if entry.stages.get("exact")
     ]
@@ -212,7 +213,7 @@ def fit_dials(
     """Dials with the least mean error of the rows' TPS and acceptance, and that error."""
     from scipy.optimize import minimize
 
-    used = [entry for entry in entries if entry.kind == "measured" and entry.tps]
+    used = [entry for entry in entries if entry.kind == "measured" and entry.tps and _plain_tree(entry)]
 
     def loss(values: NDArray[np.float64]) -> float:
         if not _allowed(values):
@@ -227,7 +228,35 @@ def fit_dials(
         method="Nelder-Mead",
         options={"maxfev": evaluations, "initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-5},
     )
-    return _with(start, found.x), float(found.fun)
+    chosen = _with(start, found.x)
+    chosen = replace(chosen, batched_loss=_fit_loss(entries, chosen, "batched_loss", lambda setting: setting.batched))
+    other = _fit_loss(entries, chosen, "block_loss", lambda setting: setting.block_size != BLOCK_SIZE)
+    return replace(chosen, block_loss=other), float(found.fun)
+
+
+def _plain_tree(entry: Row) -> bool:
+    """Whether a row says something about the draft as it was trained and verified one by one."""
+    return entry.setting is not None and not entry.setting.batched and entry.setting.block_size == BLOCK_SIZE
+
+
+def _fit_loss(entries: Sequence[Row], chosen: Dials, name: str, applies: Callable[[Setting], bool]) -> float:
+    """The loss with which the rows it applies to get their mean acceptance, by bisection; kept if there are none."""
+    used = [entry for entry in entries if entry.kind == "measured" and entry.setting and applies(entry.setting)]
+    if not used:
+        return float(getattr(chosen, name))
+    wanted = statistics.fmean(entry.acceptance_length or 1.0 for entry in used)
+    low, high = 0.0, 2.0
+    for _ in range(8):
+        middle = (low + high) / 2
+        changed: dict[str, Any] = {name: middle}
+        trial = replace(chosen, **changed)
+        lengths = [
+            predict.counts(entry.setting, entry.gen_tokens or 32, trial, seeds=100).acceptance_length
+            for entry in used
+            if entry.setting is not None
+        ]
+        low, high = (middle, high) if statistics.fmean(lengths) > wanted else (low, middle)
+    return (low + high) / 2
 
 
 def _allowed(values: NDArray[np.float64]) -> bool:
@@ -241,13 +270,15 @@ def _with(start: Dials, values: NDArray[np.float64]) -> Dials:
 
 
 def row_error(entries: Sequence[Row], card: Card, chosen: Dials, seeds: int) -> float:
-    """Mean over rows of |relative TPS error| and |relative error of AL|, large errors counted less than squared."""
+    """Mean over rows of |relative TPS error| and |relative error of AL|; TPS errors above 6 % count five times."""
     remembered: dict[tuple[Setting, int], Counts] = {}
 
     def counts_of(setting: Setting, tokens: int) -> Counts:
-        # Rounding differences re-draw luck; in a mean over prompts they are noise, so one set of draws serves all.
-        key = (replace(setting, cache_type_k="q4_0", cache_type_v="q4_0", n_ctx=65536, n_ubatch=512, n_batch=512,
-                       profile=False, draft_gpu_layers=6), tokens)  # fmt: skip
+        # Rounding differences re-draw luck; in a mean over prompts they are noise, so one set of draws serves all. Far
+        # above the window's scale its effect is nil.
+        window = min(setting.target_feat_ctx, 256)
+        alike = replace(setting, cache_type_k="q4_0", cache_type_v="q4_0", n_ctx=65536, n_ubatch=512, n_batch=512)
+        key = (replace(alike, profile=False, draft_gpu_layers=6, target_feat_ctx=window), tokens)
         if key not in remembered:
             remembered[key] = predict.counts(key[0], tokens, chosen, seeds)
         return remembered[key]
@@ -257,7 +288,8 @@ def row_error(entries: Sequence[Row], card: Card, chosen: Dials, seeds: int) -> 
         guess = predict.row(entry, card, counts_of)
         if guess.tps is None or guess.acceptance_length is None or not entry.tps or not entry.acceptance_length:
             continue
-        total += abs(guess.tps / entry.tps - 1) + abs(guess.acceptance_length / entry.acceptance_length - 1)
+        error = abs(guess.tps / entry.tps - 1)
+        total += error + abs(guess.acceptance_length / entry.acceptance_length - 1) + 4 * max(error - LARGE_ERROR, 0.0)
     return total / (2 * len(entries))
 
 
@@ -331,7 +363,7 @@ def write(folder: Path, tables: Tables, chosen: Dials) -> None:
         text = rewrite(text, name, {key: value for key, value in pick(tables).items() if not isinstance(value, dict)})
     device.write_text(text, "utf-8")
     workloads = folder / "workloads.toml"
-    values = {name: getattr(chosen, name) for name in FITTED_DIALS}
+    values = {name: getattr(chosen, name) for name in (*FITTED_DIALS, "batched_loss", "block_loss")}
     workloads.write_text(rewrite(workloads.read_text("utf-8"), "agent", values), "utf-8")
 
 

@@ -130,27 +130,36 @@ def stage_factor(stage: str, noise: Factors) -> float:
 
 
 @lru_cache(maxsize=256)
-def _drawn(chosen: Dials, seed: int, positions: int, window: int, depths: int, variant: int) -> proposals.Proposals:
-    return proposals.draw(chosen, seed, positions, window, depths, variant)
+def _drawn(
+    chosen: Dials, seed: int, positions: int, window: int, depths: int, variant: int, loss: float
+) -> proposals.Proposals:
+    return proposals.draw(chosen, seed, positions, window, depths, variant, loss)
 
 
 def verify_steps(setting: Setting, turn: TurnInput, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Tokens committed and tree sizes, step by step, until `length` tokens are out."""
     window = min(setting.target_feat_ctx, turn.prompt_tokens)
     depths = min(setting.depths, proposals.MAX_DEPTHS)
-    drawn = _drawn(turn.dials, turn.seed, length, window, depths, setting.numerics)
+    loss = turn.dials.batched_loss if setting.batched else 0.0
+    if setting.block_size != ddtree.BLOCK_SIZE:
+        loss += turn.dials.block_loss
+    drawn = _drawn(turn.dials, turn.seed, length, window, depths, setting.numerics, loss)
     top_k = min(ddtree.effective_top_k(setting.budget, setting.top_k, setting.block_size), 64)
     scores = ddtree.proposal_scores(drawn.log_probs(top_k), setting.proposal_temp)
     budget, seeded, cap = setting.budget, setting.chain_seed, setting.chain_depth_cap
+    full = 1 + (budget if top_k > 1 else min(budget, depths))  # with two candidates a depth a tree fills any budget
     commits: list[int] = []
     nodes: list[int] = []
-    ranks = drawn.ranks.tolist()
+    all_ranks = drawn.ranks.tolist()
     position = 0
     while position < length:
-        tree = ddtree.build_tree(scores[position].tolist(), budget, seeded, cap)
-        committed = ddtree.committed_by_ranks(tree, ranks[position])
+        ranks, size = all_ranks[position], full
+        committed = ddtree.committed_without_tree(ranks, budget, top_k, seeded) if cap is None else None
+        if committed is None:
+            tree = ddtree.build_tree(scores[position].tolist(), budget, seeded, cap)
+            committed, size = ddtree.committed_by_ranks(tree, ranks), tree.size
         commits.append(committed)
-        nodes.append(tree.size)
+        nodes.append(size)
         position += committed
     return tuple(commits), tuple(nodes)
 

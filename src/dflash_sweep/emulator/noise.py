@@ -1,13 +1,13 @@
 """How much a launch and a turn differ from the cost model: seeded, as measured on the published repeats.
 
 Imports `devices` and numpy. The published repeats of one setting differ in the draft stage from launch to launch (with
-a heavy tail towards fast launches) while acceptance does not move; inside a launch turns scatter little.
+a heavy tail towards fast launches) while acceptance does not move; inside a launch turns scatter little. A launch draws
+one of the measured deviations and adds a little jitter (a smoothed bootstrap), so the tail is the measured one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,9 @@ class LaunchNoise:
         self._setting = setting
         self._noise = card.costs["noise"]
         generator = _generator(setting.seed, setting.launch_seed)
-        self._draft = math.exp(setting.scale * quantile(self._noise["draft_quantiles"], float(generator.random())))
+        measured = self._noise["draft_deviations"]
+        jitter = self._noise["draft_jitter"] * float(generator.standard_normal())
+        self._draft = math.exp(setting.scale * (measured[int(generator.integers(len(measured)))] + jitter))
         self._target = math.exp(setting.scale * self._noise["exact_sd"] * float(generator.standard_normal()))
 
     def factors(self, turn: int, elapsed_s: float = 0.0) -> Factors:
@@ -65,10 +67,3 @@ class LaunchNoise:
 
 def _generator(first: int, second: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[first % 2**64, second % 2**64]))
-
-
-def quantile(values: Sequence[float], probability: float) -> float:
-    """Value at `probability` of a distribution given by equally spaced quantiles, interpolated."""
-    place = probability * (len(values) - 1)
-    low = min(int(place), len(values) - 2)
-    return values[low] + (place - low) * (values[low + 1] - values[low])

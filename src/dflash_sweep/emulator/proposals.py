@@ -82,17 +82,20 @@ class Proposals:
         return values
 
 
-def draw(dials: Dials, seed: int, positions: int, window: int, depths: int = 15, variant: int = 0) -> Proposals:
+def draw(
+    dials: Dials, seed: int, positions: int, window: int, depths: int = 15, variant: int = 0, loss: float = 0.0
+) -> Proposals:
     """Draws for a text of `positions` tokens, up to `depths` (at most MAX_DEPTHS) ahead of each.
 
     `seed` belongs to the prompt; `window` is the number of feature positions that the draft sees. `variant` re-draws
-    the small part that depends on numerics (window, batch size, cache type), nothing else.
+    the small part that depends on numerics (window, batch size, cache type), nothing else. `loss` is taken off the
+    steepness.
     """
     shocks = _generator(seed, 0xD5).standard_normal((4, positions + MAX_DEPTHS + 1))
     noise = _per_depth(seed, 0x1000 + variant, positions, depths)
     depth = np.arange(depths)
     target = np.arange(positions)[:, None] + 1 + depth[None, :]  # text position that depth d + 1 of a step proposes for
-    level = dials.steepness + dials.window_effect(window) - dials.decay * depth**dials.decay_power
+    level = dials.steepness + dials.window_effect(window) - loss - dials.decay * depth**dials.decay_power
     difficulty = _correlated(shocks[0], dials.correlation)[target]
     true = np.clip(level[None, :] + dials.spread * difficulty, 0.05, _STEEPEST)
     stated = np.clip(true / dials.calibration, 0.05, _STEEPEST)

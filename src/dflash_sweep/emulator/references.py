@@ -24,7 +24,7 @@ AGENT_PROMPT_TOKENS = 12_000
 """Prompt in the middle of an agent session; with it the published break-even step of 110 ms comes out."""
 
 AGENT_TURN_TOKENS = 128
-AGENT_NEW_TOKENS = 600
+AGENT_NEW_TOKENS = 900
 """New prompt tokens a turn (a tool result); with it plain decoding loses as much to prefill as was published."""
 
 

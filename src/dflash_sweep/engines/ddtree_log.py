@@ -14,6 +14,7 @@ from dflash_sweep.engines.buffers import buffer_mib, kv_types
 from dflash_sweep.engines.logtext import LogLine, TimingBlock, clean_lines, number, overlapping, pairs, spans, texts
 from dflash_sweep.engines.logtext import timing_blocks as read_timing_blocks
 from dflash_sweep.engines.signatures import LLAMA_FAMILY, LLAMA_PHASES, Signature, first_failure, signature
+from dflash_sweep.engines.timings import count, finite
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import Exchange, Knobs, StageTime, TurnCounters
 
@@ -57,12 +58,12 @@ def _parse_turn(exchange: Exchange, lines: list[LogLine], shared: bool) -> TurnC
         flags.append(f"unparsed_timing_lines={unparsed}")
     block = _own_block(exchange, blocks, flags)
     stats, average = _ddtree_lines(lines, block, blocks)
-    timings = exchange.timings or {}
+    timings = exchange.timings if isinstance(exchange.timings, Mapping) else {}
     figures = _figures(exchange, timings, block)
-    speculative = bool(stats) or _whole(timings.get("draft_n")) is not None
+    speculative = bool(stats) or count(timings.get("draft_n")) is not None
     output = figures["output"]
     decode = output if speculative or output is None else max(output - 1, 0)
-    steps = _whole(stats.get("steps")) if stats else None
+    steps = _printed(stats.get("steps")) if stats else None
     accepted, drafted = _accepted(timings, block)
     flags += _count_flags(stats, output, accepted, drafted, speculative)
     stages, stage_flags = _stages(average, steps)
@@ -80,7 +81,7 @@ def _parse_turn(exchange: Exchange, lines: list[LogLine], shared: bool) -> TurnC
         accepted_draft_tokens=accepted,
         acceptance_kind="tree_nodes" if drafted is not None else "unknown",
         stages=stages,
-        server_tps_raw=_finite(timings.get("predicted_per_second")),
+        server_tps_raw=finite(timings.get("predicted_per_second")),
         flags=tuple(flags + stage_flags),
     )
 
@@ -91,8 +92,8 @@ def _own_block(exchange: Exchange, blocks: Sequence[TimingBlock], flags: list[st
         return None
     if len(finished) == 1:
         return finished[0]
-    timings = exchange.timings or {}
-    expected, decode_ms = _whole(timings.get("predicted_n")), _finite(timings.get("predicted_ms"))
+    timings = exchange.timings if isinstance(exchange.timings, Mapping) else {}
+    expected, decode_ms = count(timings.get("predicted_n")), finite(timings.get("predicted_ms"))
     matching = [block for block in finished if block.eval_tokens == expected] or finished
     if decode_ms is not None:  # the answer says which block is its own
         nearest = min(matching, key=lambda block: abs((block.eval_ms or 0.0) - decode_ms))
@@ -122,11 +123,12 @@ def _ddtree_lines(
 
 
 def _figures(exchange: Exchange, timings: Mapping[str, object], block: TimingBlock | None) -> dict[str, Any]:
-    usage = exchange.usage or {}
-    details = usage.get("prompt_tokens_details") or {}
-    output, decode_ms = _whole(timings.get("predicted_n")), _finite(timings.get("predicted_ms"))
-    processed, cached = _whole(timings.get("prompt_n")), _whole(timings.get("cache_n"))
-    prompt_ms = _finite(timings.get("prompt_ms"))
+    usage = exchange.usage if isinstance(exchange.usage, Mapping) else {}
+    given = usage.get("prompt_tokens_details")
+    details = given if isinstance(given, Mapping) else {}
+    output, decode_ms = count(timings.get("predicted_n")), finite(timings.get("predicted_ms"))
+    processed, cached = count(timings.get("prompt_n")), count(timings.get("cache_n"))
+    prompt_ms = finite(timings.get("prompt_ms"))
     source = "json" if decode_ms is not None else None
     if block is not None:
         if decode_ms is None and block.eval_ms is not None:
@@ -134,10 +136,10 @@ def _figures(exchange: Exchange, timings: Mapping[str, object], block: TimingBlo
         output = block.eval_tokens if output is None else output
         prompt_ms = block.prompt_ms if prompt_ms is None else prompt_ms
         processed = block.prompt_tokens if processed is None else processed
-    output = _whole(usage.get("completion_tokens")) if output is None else output
-    cached = _whole(details.get("cached_tokens")) if cached is None else cached
+    output = count(usage.get("completion_tokens")) if output is None else output
+    cached = count(details.get("cached_tokens")) if cached is None else cached
     prompt = processed + cached if processed is not None and cached is not None else None
-    prompt = _whole(usage.get("prompt_tokens")) if prompt is None else prompt
+    prompt = count(usage.get("prompt_tokens")) if prompt is None else prompt
     return {
         "output": output, "decode_ms": decode_ms, "cached": cached, "prompt": prompt, "prompt_ms": prompt_ms,
         "source": source,
@@ -146,7 +148,7 @@ def _figures(exchange: Exchange, timings: Mapping[str, object], block: TimingBlo
 
 def _accepted(timings: Mapping[str, object], block: TimingBlock | None) -> tuple[int | None, int | None]:
     """(accepted, drafted) as the fork counts them: without the last step; drafted is steps × budget, a nominal size."""
-    drafted, accepted = _whole(timings.get("draft_n")), _whole(timings.get("draft_n_accepted"))
+    drafted, accepted = count(timings.get("draft_n")), count(timings.get("draft_n_accepted"))
     if drafted is None and block is not None:
         return block.accepted, block.generated
     return accepted, drafted
@@ -162,12 +164,12 @@ def _count_flags(
         flags.append("acceptance_constant_1")
     if speculative and not stats:
         flags.append("missing_ddtree_stats")
-    steps = _whole(stats.get("steps"))
-    if _whole(stats.get("capture_clamps")):
+    steps = _printed(stats.get("steps"))
+    if _printed(stats.get("capture_clamps")):
         flags.append("capture_clamps")
-    if _whole(stats.get("snapshot_replays")):
+    if _printed(stats.get("snapshot_replays")):
         flags.append("snapshot_replays")
-    rollbacks = _whole(stats.get("fast_rollback"))
+    rollbacks = _printed(stats.get("fast_rollback"))
     if steps and rollbacks and rollbacks < steps:
         flags.append("fast_rollback_incomplete")
     average = number(stats.get("exact_avg_commit"))
@@ -199,15 +201,10 @@ def _stages(average: Mapping[str, str], steps: int | None) -> tuple[tuple[StageT
     return tuple(stages), flags
 
 
-def _whole(value: object) -> int | None:
-    figure = _finite(value)
+def _printed(value: str | None) -> int | None:
+    """A printed count; None for anything else."""
+    figure = number(value)
     return None if figure is None or figure < 0 else int(figure)
-
-
-def _finite(value: object) -> float | None:
-    if isinstance(value, bool) or value is None:
-        return None
-    return number(str(value))
 
 
 # ---------------------------------------------------------------- failures
