@@ -175,6 +175,9 @@ def test_openai_batch_joins_output_and_strips_what_a_study_sets(samples: Path) -
     assert second.tools is not None
     assert done.skipped == {"request to /v1/embeddings, not to chat completions": 1}
     assert any("response_format" in warning for warning in done.warnings)
+    assert any("temperature differs" in warning for warning in done.warnings)  # only one of the rows sets it
+    assert done.trace.header.sampling == {}
+    assert done.trace.header.note == "recorded with toy-9b"
 
 
 def test_openai_log_threads_conversations_by_their_beginning(samples: Path) -> None:
@@ -263,6 +266,7 @@ def test_langfuse_is_put_in_order_of_time(samples: Path) -> None:
     first, second = done.trace.turns
     assert first.recorded.content == "Seven."
     assert (second.recorded.ttft_ms, second.pause_ms) == (500.0, 1600.0)
+    assert done.trace.header.sampling == {"temperature": "0"}
     assert first.max_tokens == 3  # the recorded length, not the request's 8 (given as a text)
 
 

@@ -94,6 +94,9 @@ class Call:
     first_token_s: float | None = None
     ended_s: float | None = None
     pause_ms: float | None = None
+    model: str | None = None
+    sampling: dict[str, Any] = field(default_factory=dict)
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +169,11 @@ def whole(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         return None
     return int(value)
+
+
+def word(value: Any) -> str | None:
+    """The value if it is a text with something in it; None otherwise."""
+    return value if isinstance(value, str) and value else None
 
 
 def mapping(value: Any) -> dict[str, Any]:

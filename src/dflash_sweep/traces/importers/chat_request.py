@@ -7,8 +7,13 @@ from typing import Any
 
 from dflash_sweep.traces.importers.base import Call, Ledger, items, mapping, whole
 
-_USED = {"messages", "tools", "functions", "tool_choice", "max_tokens", "max_completion_tokens", "model", "stream"}
-"""Keys of a request that a trace keeps or that say nothing about the prompt; others are listed as left out."""
+_USED = {"messages", "tools", "functions", "tool_choice", "max_tokens", "max_completion_tokens", "model", "stream",
+         "stream_options", "chat_template_kwargs"}  # fmt: skip
+"""Keys of a request that a trace keeps in its turns or header, or that say nothing about the prompt."""
+
+SAMPLING = {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty",
+            "repeat_penalty", "repetition_penalty"}  # fmt: skip
+"""Keys kept in the header, to be read by people: a study sets its own sampling. All others are listed as left out."""
 
 
 def is_request(value: Any) -> bool:
@@ -43,7 +48,7 @@ def _known(first: int | None, second: int | None) -> int | None:
 
 
 def call_of_request(request: Mapping[str, Any], ledger: Ledger, response: Any = None) -> Call:
-    """A call from a request body and, where it is known, its response body. Sampling fields are left to the study."""
+    """A call from a request body and, where it is known, its response body."""
     tools = request.get("tools")
     if tools is None and isinstance(request.get("functions"), list):
         tools = [{"type": "function", "function": function} for function in request["functions"]]
@@ -56,8 +61,11 @@ def call_of_request(request: Mapping[str, Any], ledger: Ledger, response: Any = 
         tools=tools,
         tool_choice=request.get("tool_choice"),
         max_tokens=whole(request.get("max_tokens")) if cap is None else cap,
+        model=request["model"] if isinstance(request.get("model"), str) else None,
+        sampling={key: request[key] for key in sorted(SAMPLING & set(request)) if request[key] is not None},
+        template_kwargs=mapping(request.get("chat_template_kwargs")),
     )
-    for key in sorted(set(request) - _USED):
-        ledger.warn(f"request field {key} is not kept: the study sets sampling and format")
+    for key in sorted(set(request) - _USED - SAMPLING):
+        ledger.warn(f"request field {key} is not kept")
     apply_response(call, response)
     return call

@@ -23,6 +23,7 @@ from dflash_sweep.traces.importers.base import (
     mapping,
     seconds,
     whole,
+    word,
 )
 
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
@@ -73,6 +74,7 @@ def _usage(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "output_tokens": whole(best.get("output_tokens")),
         "prompt_tokens": None if inputs[0] is None else sum(count or 0 for count in inputs),
         "cached_tokens": inputs[2],
+        "model": word(mapping(rows[0]["message"]).get("model")),
         "finish_reason": _FINISH.get(str(stop)),
     }
 

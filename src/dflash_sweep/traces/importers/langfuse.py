@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dflash_sweep.traces.importers.base import Call, Format, Ledger, Source, items, mapping, seconds, whole
-from dflash_sweep.traces.importers.chat_request import call_of_request, usable_answer
+from dflash_sweep.traces.importers.chat_request import SAMPLING, call_of_request, usable_answer
 
 
 def _rows(source: Source) -> list[dict[str, Any]]:
@@ -53,7 +53,10 @@ def _answer(output: Any) -> dict[str, Any] | None:
 def _call(row: dict[str, Any], request: dict[str, Any], ledger: Ledger) -> Call:
     parameters = mapping(_decoded(row.get("modelParameters")))
     cap = parameters.get("max_completion_tokens", parameters.get("max_tokens"))
-    call = call_of_request({**request, **({"max_tokens": cap} if cap is not None else {})}, ledger)
+    named = {key: value for key, value in parameters.items() if key in SAMPLING}
+    if cap is not None:
+        named["max_tokens"] = cap
+    call = call_of_request({**named, "model": row.get("model"), **request}, ledger)
     call.answer = _answer(row.get("output"))
     usage = mapping(row.get("usageDetails")) or mapping(row.get("usage"))
     call.output_tokens = whole(usage.get("output", usage.get("completionTokens")))

@@ -34,7 +34,9 @@ def _skip_reason(row: dict[str, Any]) -> str | None:
 def _call(row: dict[str, Any], ledger: Ledger) -> Call:
     stored = row["messages"]
     parameters = mapping(row.get("model_parameters"))
-    call = call_of_request({**parameters, "messages": mapping(stored).get("messages", stored)}, ledger)
+    call = call_of_request(
+        {"model": row.get("model"), **parameters, "messages": mapping(stored).get("messages", stored)}, ledger
+    )
     response = row.get("response")
     apply_response(call, response)
     if isinstance(response, str) and response:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from dflash_sweep.traces.importers.base import Call, Format, Ledger, Source, mapping, seconds, whole
-from dflash_sweep.traces.importers.chat_request import apply_response, call_of_request, is_request
+from dflash_sweep.traces.importers.chat_request import SAMPLING, apply_response, call_of_request, is_request
 
 _ROW_KEYS = {"request", "response", "body", "custom_id", "ts", "timestamp", "id", "url", "method", "error"}
 
@@ -60,7 +60,8 @@ def _skip_reason(row: dict[str, Any], request: dict[str, Any] | None) -> str | N
 def _call(row: dict[str, Any], request: dict[str, Any], ledger: Ledger) -> Call:
     if request is row:  # the row's own keys are not fields of a request
         extra = {**mapping(row.get("kwargs")), **mapping(row.get("extra"))}
-        known = {k: v for k, v in row.items() if k in ("messages", "tools", "tool_choice", "max_tokens", "model")}
+        names = {"messages", "tools", "tool_choice", "max_tokens", "model", "chat_template_kwargs", *SAMPLING}
+        known = {key: value for key, value in row.items() if key in names}
         call = call_of_request({**extra, **known}, ledger, _response(row))
     else:
         call = call_of_request(request, ledger, _response(row))

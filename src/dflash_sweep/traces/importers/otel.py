@@ -10,7 +10,18 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dflash_sweep.traces.importers.base import Call, Format, Ledger, Message, Source, items, mapping, seconds, whole
+from dflash_sweep.traces.importers.base import (
+    Call,
+    Format,
+    Ledger,
+    Message,
+    Source,
+    items,
+    mapping,
+    seconds,
+    whole,
+    word,
+)
 from dflash_sweep.traces.message_rules import compact_json
 
 
@@ -121,6 +132,12 @@ def _call(span: dict[str, Any], attributes: dict[str, Any]) -> Call | None:
         output_tokens=whole(attributes.get("gen_ai.usage.output_tokens")),
         prompt_tokens=whole(attributes.get("gen_ai.usage.input_tokens")),
         finish_reason=str(reasons[0]) if isinstance(reasons, list) and reasons else None,
+        model=word(attributes.get("gen_ai.response.model", attributes.get("gen_ai.request.model"))),
+        sampling={
+            key: value
+            for key in ("temperature", "top_p", "top_k", "seed")
+            if (value := attributes.get(f"gen_ai.request.{key}")) is not None
+        },
         started_s=_nanoseconds(span.get("startTimeUnixNano", span.get("start_time"))),
         ended_s=_nanoseconds(span.get("endTimeUnixNano", span.get("end_time"))),
     )

@@ -24,6 +24,7 @@ from dflash_sweep.traces.importers.base import (
     mapping,
     seconds,
     whole,
+    word,
 )
 from dflash_sweep.traces.message_rules import compact_json
 
@@ -163,6 +164,7 @@ def _facts(message: dict[str, Any]) -> dict[str, Any]:
         "max_tokens": whole(usage.get("output")) or None,
         "prompt_tokens": sum(known) if counts[0] is not None else None,
         "cached_tokens": whole(usage.get("cacheRead")),
+        "model": word(message.get("model")),
         "finish_reason": _FINISH.get(str(message.get("stopReason"))),
     }
 
