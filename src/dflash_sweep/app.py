@@ -99,7 +99,7 @@ def _reason(error: Exception, overrides: Sequence[str]) -> str:
 
 
 def _unknown_key(key: str) -> str:
-    close = difflib.get_close_matches(key, settings.keys(), n=3)
+    close = difflib.get_close_matches(key, settings.key_names(), n=3)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return f"{key}: there is no such key{hint} (all keys: --cfg job)"
 

@@ -23,7 +23,7 @@ from dflash_sweep.space import SearchSpace, parse_space
 class EngineConfig:
     """Which server is launched, and what stays the same over the study."""
 
-    name: str = MISSING
+    name: str = MISSING  # which engine: one of those in docs/engines.md
     binary: str | None = None  # path of the server executable; null = the engine's own default
     model: str | None = None  # path of the target model; null = the engine's own default
     draft_model: str | None = None  # path of the draft model; null = none, or the engine's own default
@@ -141,13 +141,14 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
 
 
-_SECTIONS: dict[str, Any] = {
+SECTIONS: dict[str, Any] = {
     section.__name__: section
     for section in (
         EngineConfig, TraceConfig, ReplayConfig, SamplerConfig, ClusterConfig, StorageConfig, ReportConfig,
         ProtocolConfig, BudgetConfig,
     )
 }  # fmt: skip
+"""Schemas of the groups and sections, by name."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "replay.mode": ("teacher_forced", "free_running"),
@@ -197,15 +198,15 @@ class Settings:
     resolved: dict[str, Any]
 
 
-def keys(node: Any = None, prefix: str = "") -> list[str]:
+def key_names(node: Any = None, prefix: str = "") -> list[str]:
     """Every dotted key of the schema, sections included."""
     names: list[str] = []
     for entry in fields(Config if node is None else node):
         name = prefix + entry.name
         names.append(name)
-        section = _SECTIONS.get(str(entry.type))
+        section = SECTIONS.get(str(entry.type))
         if section is not None:
-            names += keys(section, name + ".")
+            names += key_names(section, name + ".")
     return names
 
 
