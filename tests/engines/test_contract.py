@@ -269,6 +269,11 @@ def test_a_log_that_says_nothing_gives_unknown_figures(name: str, log: bytes) ->
 
 
 @pytest.mark.parametrize("name", ENGINES)
+def test_no_exchange_gives_no_record(name: str) -> None:
+    assert get(name).parse_trial([], b"some line\n") == ()
+
+
+@pytest.mark.parametrize("name", ENGINES)
 @settings(max_examples=40, deadline=None)
 @given(log=st.binary(max_size=300))
 def test_any_bytes_can_be_read(name: str, log: bytes) -> None:

@@ -137,11 +137,12 @@ def exchange(index: int, log_start: int, send: int = 0, end: int | None = None) 
 
 
 def test_spans_run_to_the_next_start_and_are_clipped() -> None:
-    found = logtext.spans([exchange(0, 10), exchange(1, 30), exchange(2, 500)], 100)
-    assert found == ((10, 30), (30, 100), (100, 100))
-    assert logtext.owner(found, 29) == 0
-    assert logtext.owner(found, 30) == 1
-    assert logtext.owner(found, 9) is None
+    answers = [exchange(0, 10), exchange(1, 30), exchange(2, 500)]
+    assert logtext.spans(answers, 100) == ((10, 30), (30, 100), (100, 100))
+    places = logtext.Places(answers, 100)
+    assert [places.owner(offset) for offset in (9, 10, 29, 30, 99)] == [None, 0, 0, 1, 1]
+    assert logtext.Places([exchange(0, 5), exchange(1, 5)], 100).owner(50) == 1
+    assert logtext.Places([], 100).owner(50) is None
 
 
 def test_overlapping_requests_are_named() -> None:

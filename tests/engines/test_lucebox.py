@@ -167,3 +167,15 @@ def test_props_say_what_was_parsed() -> None:
     }
     shown = ENGINE.applied({}, True, props, [], "")
     assert shown == {"cache_type_k": "q8_0", "fa_window": 0, "budget": 22}
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("[ar-decode] tokens=1 time=0.1 s", False),
+        ("[spec-decode] tokens=4 time=0.1 s speed=40 tok/s steps=2 accepted=4/32", None),
+        ("", None),
+    ],
+)
+def test_a_tree_is_only_denied_by_a_request_that_tells(log: str, shown: bool | None) -> None:
+    assert ENGINE.applied({"ddtree": True}, True, {}, [], log).get("ddtree") is shown

@@ -14,14 +14,13 @@ from dflash_sweep.engines import prometheus, timings
 from dflash_sweep.engines.buffers import kv_types
 from dflash_sweep.engines.logtext import (
     LogLine,
+    Places,
     Statistics,
     TimingBlock,
     clean_lines,
     number,
     overlapping,
-    owner,
     pairs,
-    spans,
     statistics,
     texts,
     timing_blocks,
@@ -92,12 +91,12 @@ def _pieces(
 ) -> list[Piece]:
     """Lines by turn: by task id where a line names one that is known, else by place."""
     pieces = [Piece() for _ in exchanges]
-    places, tasks = spans(exchanges, log_size), _turn_of_task(blocks)
+    places, tasks = Places(exchanges, log_size), _turn_of_task(blocks)
     for line in lines:
         cycle = _CYCLE.search(line.text)
         turn = tasks.get(int(cycle[1])) if cycle else None
         if turn is None:
-            turn = owner(places, line.offset)
+            turn = places.owner(line.offset)
         if turn is not None:
             _take(pieces[turn], line.text)
     return pieces
@@ -107,7 +106,7 @@ def _assign_statistics(
     pieces: list[Piece],
     found: Iterable[Statistics],
     blocks: Sequence[TimingBlock | None],
-    places: Sequence[tuple[int, int]],
+    places: Places,
 ) -> None:
     """Totals belong to the turn whose block they follow, or in whose piece they stand; neighbours are subtracted."""
     last: Statistics | None = None
@@ -115,7 +114,7 @@ def _assign_statistics(
         if "dflash" not in entry.name:
             continue
         before = [(block.offset, index) for index, block in enumerate(blocks) if block and block.offset <= entry.offset]
-        turn = max(before)[1] if before else owner(places, entry.offset)
+        turn = max(before)[1] if before else places.owner(entry.offset)
         if turn is not None:
             pieces[turn].change = entry.since(last)
         last = entry
@@ -217,7 +216,7 @@ def turn_counters(exchanges: Sequence[Exchange], log: bytes) -> tuple[TurnCounte
     found, unparsed = timing_blocks(lines)
     blocks = timings.match_blocks(exchanges, found, len(log))
     pieces = _pieces(exchanges, lines, blocks, len(log))
-    _assign_statistics(pieces, statistics(lines), blocks, spans(exchanges, len(log)))
+    _assign_statistics(pieces, statistics(lines), blocks, Places(exchanges, len(log)))
     crowded = overlapping(exchanges)
     results = []
     for index, exchange in enumerate(exchanges):

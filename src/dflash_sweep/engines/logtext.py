@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from dflash_sweep.records import Exchange
 
@@ -56,18 +58,23 @@ def spans(exchanges: Sequence[Exchange], log_size: int) -> tuple[tuple[int, int]
     The piece of exchange i ends where the next later start begins; exchanges sent at the same log size share one.
     """
     starts = sorted({min(max(exchange.log_start, 0), log_size) for exchange in exchanges})
-    following = dict(zip(starts, [*starts[1:], log_size], strict=True))
+    following = dict(pairwise([*starts, log_size]))
     clipped = [min(max(exchange.log_start, 0), log_size) for exchange in exchanges]
     return tuple((start, following[start]) for start in clipped)
 
 
-def owner(spans_of: Sequence[tuple[int, int]], offset: int) -> int | None:
-    """Index of the last exchange whose piece of the log holds `offset`; None before the first request."""
-    for index in range(len(spans_of) - 1, -1, -1):
-        start, end = spans_of[index]
-        if start <= offset < end:
-            return index
-    return None
+class Places:
+    """Which exchange a byte of the log belongs to: the one in whose piece it stands, the last that shares it."""
+
+    def __init__(self, exchanges: Sequence[Exchange], log_size: int) -> None:
+        pieces = spans(exchanges, log_size)
+        self._order = sorted(range(len(pieces)), key=lambda index: (pieces[index][0], index))
+        self._starts = [pieces[index][0] for index in self._order]
+
+    def owner(self, offset: int) -> int | None:
+        """Index of the exchange; None before the first request."""
+        position = bisect_right(self._starts, offset) - 1
+        return self._order[position] if position >= 0 else None
 
 
 def overlapping(exchanges: Sequence[Exchange]) -> frozenset[int]:

@@ -359,6 +359,11 @@ def _from_props(props: Mapping[str, Any]) -> Knobs:
 
 
 def _mode_of(log: str) -> bool | None:
-    """True = some request drafted a tree, False = all that tell drafted chains or nothing; None = none tells."""
-    modes = {segment.mode for segment in segments(list(clean_lines(log)))} - {None, "spec"}
-    return bool(modes & {"tree", "tree+chain"}) if modes else None
+    """True = some request drafted a tree, False = those that tell drafted chains, or all decoded plainly.
+
+    None = nothing tells: a request that speculated without the diagnostic line may have been either.
+    """
+    modes = {segment.mode for segment in segments(list(clean_lines(log)))}
+    if modes & {"tree", "chain", "tree+chain"}:
+        return bool(modes & {"tree", "tree+chain"})
+    return False if modes and modes <= {"ar", None} and "ar" in modes else None

@@ -8,12 +8,13 @@ streams and a container put prefixes before the text.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_sweep.engines import timings
-from dflash_sweep.engines.logtext import LogLine, clean_lines, number, owner, pairs, spans
+from dflash_sweep.engines.logtext import LogLine, Places, clean_lines, number, pairs
 from dflash_sweep.records import Exchange, StageTime, TurnCounters
 
 _EVENT = re.compile(r"\[server\]\s+chat (START|CACHE|DONE) (\S+)|\bchat (START|DONE) (\S+)")
@@ -205,11 +206,16 @@ def _of_exchange(exchanges: Sequence[Exchange], found: Sequence[Segment], log_si
     """By response id; else by place in the log, if exactly one request without another owner stands there."""
     by_id = {segment.response_id: segment for segment in found if segment.response_id is not None}
     ids = [exchange.response_id for exchange in exchanges]
-    chosen: list[Segment | None] = [by_id.get(own) if own is not None and ids.count(own) == 1 else None for own in ids]
-    places = spans(exchanges, log_size)
+    times = Counter(ids)
+    chosen: list[Segment | None] = [by_id.get(own) if own is not None and times[own] == 1 else None for own in ids]
+    places = Places(exchanges, log_size)
     taken = {id(segment) for segment in chosen if segment is not None}
+    by_place: dict[int | None, list[Segment]] = {}
+    for one in found:
+        if id(one) not in taken:
+            by_place.setdefault(places.owner(one.offset), []).append(one)
     for index, segment in enumerate(chosen):
-        inside = [one for one in found if owner(places, one.offset) == index and id(one) not in taken]
+        inside = by_place.get(index, [])
         if segment is None and len(inside) == 1:
             chosen[index] = inside[0]
     return chosen

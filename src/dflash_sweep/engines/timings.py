@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dflash_sweep.engines.logtext import TimingBlock, overlapping, owner, spans
+from dflash_sweep.engines.logtext import Places, TimingBlock, overlapping
 from dflash_sweep.records import Exchange, TurnCounters
 
 SAME_MS = 0.0051
@@ -156,9 +156,12 @@ def match_blocks(
         if same is not None:
             found[index] = same
             left.remove(same)
-    pieces, crowded = spans(exchanges, log_size), overlapping(exchanges)
+    places, crowded = Places(exchanges, log_size), overlapping(exchanges)
+    by_place: dict[int | None, list[TimingBlock]] = {}
+    for block in left:
+        by_place.setdefault(places.owner(block.offset), []).append(block)
     for index, exchange in enumerate(exchanges):
-        inside = [block for block in left if owner(pieces, block.offset) == index]
+        inside = by_place.get(index, [])
         if found[index] is None and not exchange.timings and index not in crowded and len(inside) == 1:
             found[index] = inside[0]
     return tuple(found)
