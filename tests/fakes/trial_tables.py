@@ -18,7 +18,7 @@ def trial(
     """One row: 1,000 tokens in 400 steps (2.5 tokens a step) unless told otherwise; `tps` None = no figure."""
     plain = fields.get("speculative") is False
     steps = None if plain else fields.pop("verify_steps", 400)
-    decode_ms = None if tps is None else 1e6 / tps
+    decode_ms = None if tps is None else 1e6 / tps if tps else 0.0
     row: dict[str, Any] = dict.fromkeys(TRIAL_COLUMNS)
     row |= {
         "uid": f"s/{number}", "study": "s", "number": number, "role": "baseline" if plain else "search",

@@ -208,8 +208,9 @@ def _bounded(evidence: Evidence, main: PerToken, plain: Interval, step: pd.Serie
         text = (
             f"No setting in this space can beat plain decoding: {share}, which is {against}, and the rest of a step "
             f"takes at least {fixed:.1f} ms on top. {reach.capitalize()} makes up for it (limit here: {cap:.0f}, "
-            f"{limit}); even with free drafting it ends at {between(ceiling, 1, 'tok/s')} against {1000 / plain.value:.1f} "
-            f"plain. Stop sweeping: {main.name} must verify all drafted tokens in one pass.{_without(rows, main)}"
+            f"{limit}); even with free drafting it ends at {between(ceiling, 1, 'tok/s')} against "
+            f"{1000 / plain.value:.1f} plain. Stop sweeping: {main.name} must verify all drafted tokens in one pass."
+            f"{_without(rows, main)}"
         )
     else:
         text = f"{share}, {against}; the structure does not rule out that a setting beats plain decoding."

@@ -24,8 +24,11 @@ from dflash_sweep.analysis.evidence import (
 )
 from dflash_sweep.analysis.intervals import Interval, mean_interval, ratio_interval, speedup
 from dflash_sweep.analysis.noise import spreads
-from dflash_sweep.analysis.rows import numbers, short_setting
+from dflash_sweep.analysis.rows import fair_runs, numbers, short_setting
 from dflash_sweep.records import Verdict
+
+BREAK_EVEN_ALPHA = 0.01
+"""Level of the comparison with plain decoding, over all settings looked at together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class BreakEven:
 
 def best_setting(evidence: Evidence) -> tuple[pd.DataFrame, int]:
     """Runs of the best setting with two runs or more (the confirmed one if any), and among how many it was best."""
-    rows = evidence.ranked
+    rows = fair_runs(evidence.ranked)
     confirmed = evidence.study.confirmed_candidate
     if confirmed is not None and (rows["candidate"] == confirmed).sum() > 1:
         return rows[rows["candidate"] == confirmed], 1
@@ -67,7 +70,7 @@ def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> Bre
     if plain is None or len(table) < 2 or not reference:
         return None
     spec_spread, plain_spread = spreads(evidence.trials, "decode_tps")
-    level = 1 - 0.05 / max(1, looked_at)
+    level = 1 - BREAK_EVEN_ALPHA / max(1, looked_at)
     named = rows["candidate"].dropna()
     return BreakEven(
         setting=short_setting(rows.iloc[0], evidence.ranked),

@@ -14,6 +14,8 @@ def comparability(evidence: Evidence) -> list[Verdict]:
     rows = usable(evidence.trials, evidence.column)
     if rows.empty:
         return [unknown("comparability", "rows", "No run finished: there is nothing to rank.")]
+    if len(rows) < 2:
+        return [unknown("comparability", "rows", "Only one run finished: there is nothing to rank it with.", 1)]
     apart = rows[~rows.index.isin(evidence.ranked.index) & ~rows.index.isin(evidence.plain.index)]
     reasons = [
         *_counted(rows, "comparability_key", "comparability keys"),

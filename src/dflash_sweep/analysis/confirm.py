@@ -32,7 +32,8 @@ class Decision:
     `winner` is a candidate number; `contenders` are the settings that may be the best, best mean first (only the winner
     if there is one). `cheapest` is the contender to take when they cannot be told apart, by the figure in
     `cheapest_by`. `value` is the mean of the winner (else of the best contender) and `speedup` its ratio to plain
-    decoding over the same blocks, both adjusted for the number of finalists and looks. `beats_plain`: True or False by
+    decoding over the same blocks, both adjusted for the number of finalists and looks (half of the level is for which
+    setting, half for plain decoding). `beats_plain`: True or False by
     that interval, None = undecided or no plain rows. `finished`: another planned block would not be used.
     """
 
@@ -79,13 +80,15 @@ def decide(
     """Judge the confirm rows of a trial table (role confirm; `repeat` numbers the block; plain rows = baseline).
 
     log figure = setting + block, by least squares over the complete blocks and more; a finalist is named winner if it
-    is better than each other finalist at one-sided level α/(k−1) (comparison with the best, Hsu 1984, by Bonferroni).
+    is better than each other finalist at one-sided level (α/2)/max(2, k−1) (comparison with the best, Hsu 1984, with
+    Bonferroni's bound; never more than α/4, because which of two equal finalists comes out first is chance).
     Pass `planned_blocks` whenever this is called after each block: each look then spends its share of α only.
     """
     sign = -1.0 if direction == "minimize" else 1.0
     column = objective_column(trials, objective)
     confirm = trials[trials["role"].map(str) == "confirm"] if len(trials) else trials
     rows = usable(confirm, column)
+    rows = rows[is_plain(rows) | rows["candidate"].notna()]
     if rows.empty:
         return Decision(outcome="not_enough_data", statement="No confirm run finished.", finished=False)
     table = _cells(rows, column, sign)
@@ -104,15 +107,12 @@ def decide(
 
 def _cells(rows: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
     """Blocks × settings of signed log figures (larger = better); the plain rows are the column PLAIN."""
-    plain = is_plain(rows)
-    speculative = rows["candidate"].notna() & ~plain
-    kept = rows[plain | speculative]
-    names = [PLAIN if flag else int(number) for flag, number in zip(plain[kept.index], kept["candidate"], strict=True)]
+    names = [PLAIN if flag else int(number) for flag, number in zip(is_plain(rows), rows["candidate"], strict=True)]
     frame = pd.DataFrame(
         {
-            "block": kept["repeat"].map(str) + "/" + kept["comparability_key"].map(str) + "/" + kept["build"].map(str),
-            "name": pd.Series(names, index=kept.index, dtype=object),
-            "log": sign * np.log(numbers(kept, column)),
+            "block": rows["repeat"].map(str) + "/" + rows["comparability_key"].map(str) + "/" + rows["build"].map(str),
+            "name": pd.Series(names, index=rows.index, dtype=object),
+            "log": sign * np.log(numbers(rows, column)),
         }
     )
     return frame.pivot_table(index="block", columns="name", values="log", aggfunc="mean", sort=False)
@@ -128,9 +128,9 @@ def _judge(
     blocks: int,
     planned: int | None,
 ) -> Decision:
-    contenders = _contenders(table[finalists], alpha)
+    contenders = _contenders(table[finalists], alpha / 2)
     best = contenders[0]
-    level = 1 - alpha / max(1, len(finalists))
+    level = 1 - alpha / 2 / max(1, len(finalists))
     gain = _gain(table, best, level, sign)
     won = len(contenders) == 1
     values = [float(value) for value in np.exp(sign * table[best].dropna())]

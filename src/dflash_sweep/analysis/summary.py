@@ -9,7 +9,16 @@ import pandas as pd
 from dflash_sweep import metrics
 from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval, speedup
 from dflash_sweep.analysis.noise import spreads
-from dflash_sweep.analysis.rows import is_missing, is_plain, knob_columns, knobs_of, numbers, setting_text, with_keys
+from dflash_sweep.analysis.rows import (
+    fair_runs,
+    is_missing,
+    is_plain,
+    knob_columns,
+    knobs_of,
+    numbers,
+    setting_text,
+    with_keys,
+)
 
 CANDIDATE_COLUMNS: tuple[str, ...] = (
     "candidate", "label", "speculative", "setting_text", "n", "n_failed", "failures", "measurement", "build",
@@ -26,6 +35,7 @@ def candidate_table(trials: pd.DataFrame, column: str = "decode_tps") -> pd.Data
 
     `decode_tps` (or whatever `column` names) is the geometric mean over runs; its interval uses the dispersion pooled
     over all repeats where that has more degrees of freedom than the setting's own runs; a single run has no interval.
+    A confirmed setting is described by its confirm runs (see rows.fair_runs): `n` counts those.
     `speedup` is over the plain rows of the same comparability key and build; None without any. `failures` maps a
     failure kind to its count; a setting that only failed is kept with n = 0. `uids` and `numbers` lead to the rows.
     """
@@ -38,7 +48,7 @@ def candidate_table(trials: pd.DataFrame, column: str = "decode_tps") -> pd.Data
     table = []
     for _, group in keyed.groupby("setting", sort=False):
         plain = bool(is_plain(group).iloc[0])
-        values = _good(group, column)
+        values = _good(group if plain else fair_runs(group), column)
         spread = plain_spread if plain else speculative_spread
         interval = log_mean_interval(values.tolist(), spread) if len(values) else None
         reference = baselines.get(str(group["stratum"].iloc[0]))
