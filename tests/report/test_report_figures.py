@@ -294,7 +294,7 @@ def test_text_that_fonts_lack_is_boxed() -> None:
     assert style.printable("short", within_in=3.0) == "short"
     narrow = style.printable("wide enough to be cut", within_in=0.6)
     assert narrow.endswith("…")
-    assert style._advance_in(narrow, 8.0, False) <= 0.6 < style._advance_in(narrow[:-1] + "www…", 8.0, False)
+    assert style.advance_in(narrow, 8.0, False) <= 0.6 < style.advance_in(narrow[:-1] + "www…", 8.0, False)
     assert style.printable("\U000f0000") == "□"
 
 

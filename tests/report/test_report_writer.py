@@ -151,7 +151,7 @@ ODD: dict[str, tuple[Callable[[Sequence[StoredTrial]], Sequence[StoredTrial]], s
     "no stages": (lambda trials: [without_stages(trial) for trial in trials[:6]], "search_only"),
     "no command": (
         lambda trials: [replace(trial, result=replace(trial.result, launch=None)) for trial in trials[:4]],
-        "search_only",
+        "plain_wins",
     ),
 }
 
@@ -171,6 +171,7 @@ def test_odd_studies_get_a_page(case: str, build_study: Builder, build_trials: B
         assert "plain decoding was not measured" in page
     if case == "no command":
         assert found["answer"]["command"] is None
+        assert "The command line of these runs is not known. Run plain decoding." in page
 
 
 def test_failure_messages_cannot_break_the_page(build_study: Builder, build_trials: Builder, tmp_path: Path) -> None:

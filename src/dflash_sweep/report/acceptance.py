@@ -46,7 +46,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     ties = []
     for (entry, histogram), colour in zip(found, style.SERIES, strict=False):
         mean = sum(tokens * steps for tokens, steps in histogram.items()) / sum(histogram.values())
-        name = texts("setting") if entry.number is None else texts("candidate", number=entry.number)
+        name = material.name(entry, texts)
         legend.append(
             (style.swatch(colour), f"{name} · AL {mean:.2f} · {sum(histogram.values())} {texts('unit.steps')}")
         )

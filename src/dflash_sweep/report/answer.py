@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 from dflash_sweep.analysis import confirm
 from dflash_sweep.analysis.intervals import Interval
-from dflash_sweep.records import StoredTrial
+from dflash_sweep.records import StoredTrial, VerdictStatus
 from dflash_sweep.report.material import Candidate, Material
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import factor, interval, knob_text, rate
+
+NEIGHBOURS = 8
+"""A setting is described by the knobs in which it and so many best settings differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +74,11 @@ def _numbered(material: Material, number: int | None) -> Candidate | None:
 
 
 def setting_name(entry: Candidate, texts: Texts, material: Material) -> str:
-    """ "#19 (budget=22 chain_seed=true)": a candidate by number and by what tells it from the others."""
-    knobs = knob_text(entry.knobs, material.varied or None, joiner=" ")
-    if not entry.speculative:
-        return texts("plain")
-    head = texts("candidate", number=entry.number) if entry.number is not None else entry.label or texts("setting")
-    return texts("named", head=head, knobs=knobs) if knobs else head
+    """ "#19 (budget=22 chain_seed=true)": a candidate by name and by what tells it from the best others."""
+    names = material.differing([*material.candidates[:NEIGHBOURS], entry])
+    knobs = knob_text(entry.knobs, names, joiner=" ")
+    head = material.name(entry, texts)
+    return texts("named", head=head, knobs=knobs) if knobs and entry.speculative else head
 
 
 def _figure(value: Interval | None, unit: str, texts: Texts) -> str:
@@ -149,20 +151,34 @@ def _plain_wins(material: Material, statement: str, numbers: tuple[int, ...], re
 
 
 def _search_only(material: Material, texts: Texts) -> Answer:
+    """Without confirm blocks: plain decoding can be shown to win, a speculative setting cannot."""
     best, plain = material.candidates[0], material.baseline
-    fields = {
-        "name": setting_name(best, texts, material), "figure": _figure(best.result, material.metric.unit, texts),
-        "n": best.n, "gain": _gain(best.gain, texts),
-    }  # fmt: skip
-    # the best figure of a search is biased in its favour: if even it loses to plain decoding, that can be said
     if plain is not None and _loses(best, material):
-        return Answer(
-            outcome="plain_wins", statement=texts("answer.plain_beats_search", **fields), run=plain, is_advice=True,
-            value=plain.result, speedup=best.gain, n=best.n, numbers=(*best.numbers, *plain.numbers),
-        )  # fmt: skip
+        # the best figure of a search is biased in its favour: if even it loses, that can be said
+        return _plain_wins_search(material, texts, best, "answer.plain_beats_search")
+    bound = material.verdict("structural_bound")
+    repeated = next((entry for entry in material.candidates if entry.n > 1), best)
+    if plain is not None and bound is not None and bound.status is VerdictStatus.HOLDS:
+        return _plain_wins_search(material, texts, repeated, "answer.plain_beats_space")
     return Answer(
-        outcome="search_only", statement=texts("answer.search_only", **fields), run=best, value=best.result,
-        speedup=best.gain, n=best.n, numbers=best.numbers,
+        outcome="search_only", statement=texts("answer.search_only", **_search_fields(material, texts, best)), run=best,
+        value=best.result, speedup=best.gain, n=best.n, numbers=best.numbers,
+    )  # fmt: skip
+
+
+def _search_fields(material: Material, texts: Texts, entry: Candidate) -> dict[str, str | int]:
+    return {
+        "name": setting_name(entry, texts, material), "figure": _figure(entry.result, material.metric.unit, texts),
+        "n": entry.n, "gain": _gain(entry.gain, texts),
+    }  # fmt: skip
+
+
+def _plain_wins_search(material: Material, texts: Texts, entry: Candidate, key: str) -> Answer:
+    plain = material.baseline
+    assert plain is not None, "plain decoding cannot win unmeasured"
+    return Answer(
+        outcome="plain_wins", statement=texts(key, **_search_fields(material, texts, entry)), run=plain, is_advice=True,
+        value=plain.result, speedup=entry.gain, n=entry.n, numbers=(*entry.numbers, *plain.numbers),
     )  # fmt: skip
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dflash_sweep.records import VerdictStatus
+from dflash_sweep.records import KnobValue, VerdictStatus
 from dflash_sweep.report import style
 from dflash_sweep.report.axis_effects import ticks
-from dflash_sweep.report.axis_levels import Level, is_ordered, levels
+from dflash_sweep.report.axis_levels import Level, is_ordered, levels, usual_candidates
 from dflash_sweep.report.material import Candidate, Material
 from dflash_sweep.report.texts import Texts
 
@@ -53,6 +53,10 @@ def _interval_mark(axes: Axes, x: float, level: Level, colour: str, shape: str =
               markerfacecolor=colour if level.low is not None else style.PAPER)  # fmt: skip
 
 
+def _within(value: KnobValue, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
 def _sweet(material: Material, name: str, entries: list[Level]) -> tuple[int, int] | None:
     """First and last position inside the sweet spot of a conclusion that holds; None if there is none."""
     verdict = material.verdict("sweet_spot", name)
@@ -65,7 +69,7 @@ def _sweet(material: Material, name: str, entries: list[Level]) -> tuple[int, in
         return None
     inside = [
         position for position, level in enumerate(entries)
-        if any(isinstance(value, int | float) and verdict.ci_low <= value <= verdict.ci_high for value in level.values)
+        if 2 * sum(_within(value, verdict.ci_low, verdict.ci_high) for value in level.values) > len(level.values)
     ]  # fmt: skip
     return (inside[0], inside[-1]) if inside else None
 
@@ -80,7 +84,7 @@ def _limits(panels: list[tuple[str, list[Level]]], measure_of: str) -> tuple[flo
     return min(values) - pad, max(values) + pad
 
 
-def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape: str) -> None:
+def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape: str, width_in: float) -> None:
     for x, level in enumerate(entries):
         values = [value for entry in level.candidates if (value := getattr(entry, measure_of)) is not None]
         offsets = (np.arange(len(values)) * _GOLDEN % 1 - 0.5) * 0.32  # spread out without an order of their own
@@ -88,7 +92,7 @@ def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape
                   markeredgewidth=0.4, markersize=5, linestyle="", zorder=1)  # fmt: skip
         _interval_mark(axes, x, level, colour, shape)
     axes.plot(range(len(entries)), [level.mean for level in entries], color=colour, linewidth=1.2, zorder=2)
-    ticks(axes, [level.label for level in entries])
+    ticks(axes, [level.label for level in entries], width_in)
     style.quiet_grid(axes)
 
 
@@ -108,14 +112,17 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     ]
     if any(sweet.values()):
         legend.append((style.swatch("#FBE9C8"), texts("legend.sweet_spot")))
-    figure = style.sheet(stamp, texts("fig.curves.title"), texts("fig.curves.see"), body_in=4.4, legend=legend)
+    see, usual = texts("fig.curves.see"), len(usual_candidates(material))
+    if usual < len(material.candidates):
+        see = f"{see} {texts('fig.usual', count=usual, total=len(material.candidates))}"
+    figure = style.sheet(stamp, texts("fig.curves.title"), see, body_in=4.4, legend=legend)
     grid = figure.subplots(2, len(panels), sharey="row", squeeze=False)
     for column, (name, entries) in enumerate(panels):
         top, bottom = grid[0][column], grid[1][column]
-        _curve(top, entries, "value", style.BLUE, "o")
+        _curve(top, entries, "value", style.BLUE, "o", 6.6 / len(panels))
         lower = levels(material, name, _al)
         if lower:
-            _curve(bottom, lower, "acceptance_length", style.GREEN, "s")
+            _curve(bottom, lower, "acceptance_length", style.GREEN, "s", 6.6 / len(panels))
         if spot := sweet[name]:
             for axes in (top, bottom):
                 axes.axvspan(spot[0] - 0.4, spot[1] + 0.4, color="#FBE9C8", zorder=0, linewidth=0)

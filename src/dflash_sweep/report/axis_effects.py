@@ -87,7 +87,7 @@ def _limits(found: list[tuple[Verdict, list[LevelEffect]]]) -> tuple[float, floa
     return low - pad, high + pad
 
 
-def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], texts: Texts) -> None:
+def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], width_in: float, texts: Texts) -> None:
     colour = _COLOURS[verdict.status]
     margin = known(verdict.details.get("margin"))
     if margin is not None:
@@ -104,19 +104,20 @@ def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], texts: Texts
             axes.vlines(x, level.low, level.high, color=colour, linewidth=1.8, zorder=3)
         axes.plot([x], [level.change], marker="o", color=colour, markersize=6, zorder=4,
                   markerfacecolor=style.PAPER if level.runs == 1 else colour)  # fmt: skip
-    ticks(axes, [level.text for level in levels])
+    ticks(axes, [level.text for level in levels], width_in)
     axes.set_title(style.printable(verdict.subject, within_in=2.1, points=9.5, bold=True), pad=15)
     axes.annotate(texts(f"effect.{verdict.status}"), (0, 1), xycoords="axes fraction", xytext=(0, 3),
                   textcoords="offset points", fontsize=8.5, color=colour, fontweight="bold")  # fmt: skip
     style.quiet_grid(axes)
 
 
-def ticks(axes: Axes, labels: list[str]) -> None:
-    """Level names under a panel of about a third of the figure's width: turned and thinned out where they are many."""
+def ticks(axes: Axes, labels: list[str], width_in: float) -> None:
+    """Level names under a panel of that width: turned where they would touch, thinned out where they are many."""
     names = [style.printable(label, 14, within_in=0.9, points=8.5) for label in labels]
-    crowded = sum(len(name) for name in names) > 26
-    step = -(-len(names) // 12)
-    axes.set_xticks(range(0, len(names), step), names[::step], rotation=35 if crowded else 0,
+    step = -(-len(names) // max(2, int(width_in / 0.2)))
+    shown = names[::step]
+    crowded = sum(style.advance_in(name, 8.5, False) + 0.12 for name in shown) > width_in
+    axes.set_xticks(range(0, len(names), step), shown, rotation=35 if crowded else 0,
                     ha="right" if crowded else "center")  # fmt: skip
     axes.set_xlim(-0.5, len(names) - 0.5)
 
@@ -142,7 +143,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     low, high = _limits(found)
     for index, (verdict, entries) in enumerate(found):
         axes = grid[index // columns][index % columns]
-        _panel(axes, verdict, entries, texts)
+        _panel(axes, verdict, entries, 6.9 / columns, texts)
         axes.set_ylim(low, high)
         if index % columns == 0:
             axes.set_ylabel(texts("axis.change"))

@@ -6,6 +6,7 @@ interval is Student's t over those candidates. A continuous axis is cut into at 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from dflash_sweep.report.wording import knob_value
 
 MAX_LEVELS = 8
 _CONTINUOUS_GROUPS = 5
+USUAL_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +62,30 @@ def is_ordered(material: Material, name: str) -> bool:
     return bool(values) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
+def usual_candidates(material: Material) -> tuple[Candidate, ...]:
+    """Candidates with the most common setting of the switches (flags and choices), if that is most of them; else all.
+
+    A switch such as a rollback mode changes what the numeric axes do: means across it would show the switch instead.
+    """
+    switches = [name for name in material.varied if not is_ordered(material, name)]
+    keys = [repr([entry.knobs.get(name) for name in switches]) for entry in material.candidates]
+    if not keys:
+        return ()
+    usual, count = Counter(keys).most_common(1)[0]
+    if count < USUAL_SHARE * len(keys):
+        return material.candidates
+    return tuple(entry for entry, key in zip(material.candidates, keys, strict=True) if key == usual)
+
+
 def levels(material: Material, name: str, figure: Measure) -> list[Level]:
-    """The levels of one axis in order of size (ordered axes) or as declared; levels without a figure are left out."""
+    """The levels of one axis in order of size (ordered axes) or as declared; levels without a figure are left out.
+
+    Ordered axes are looked at among the usual candidates only.
+    """
     axis = material.axis(name)
     order = axis.values if axis is not None and axis.values is not None else ()
     by_value: dict[tuple[type, KnobValue], list[Candidate]] = {}
-    for entry in material.candidates:
+    for entry in usual_candidates(material) if is_ordered(material, name) else material.candidates:
         value = entry.knobs.get(name)
         by_value.setdefault((bool if isinstance(value, bool) else object, value), []).append(entry)
     keys = sorted(by_value, key=lambda key: _sort_key(key[1], order))

@@ -59,8 +59,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     painted = [(entry, rates, next(colours) if entry.speculative else "#8A8D91") for entry, rates in series]
     legend: style.Legend = []
     for entry, _, colour in painted:
-        name = texts("setting") if entry.number is None else texts("candidate", number=entry.number)
-        legend.append((style.swatch(colour), f"{name if entry.speculative else texts('plain')} · n={entry.n}"))
+        legend.append((style.swatch(colour), f"{material.name(entry, texts)} · n={entry.n}"))
     figure = style.sheet(stamp, texts("fig.buckets.title"), texts("fig.buckets.see"), body_in=3.2, legend=legend)
     axes = figure.subplots()
     width = 0.8 / len(painted)
@@ -71,7 +70,10 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     kinds = counted.drop_duplicates(["conversation", "index"])["bucket"].value_counts()
     axes.set_xticks(
         np.arange(len(order)),
-        [f"{style.printable(bucket, 18)}\n{texts('turns', count=int(kinds.get(bucket, 0)))}" for bucket in order],
+        [
+            f"{style.printable(bucket, within_in=6.6 / len(order))}\n{texts('turns', count=int(kinds.get(bucket, 0)))}"
+            for bucket in order
+        ],
     )
     axes.set_ylabel(texts("axis.decode_tps"))
     style.quiet_grid(axes)

@@ -46,7 +46,7 @@ def _row(kind: str, group: pd.DataFrame, material: Material, texts: Texts) -> tu
     key = f"failure.{kind}"
     return (
         code(kind), str(len(group)), texts(key) if texts.has(key) else "", _message(group, texts),
-        code(shared) if shared else "—", row_link(tuple(int(number) for number in group["number"])),
+        code(shared) if shared else "—", row_link(material, tuple(int(number) for number in group["number"])),
     )  # fmt: skip
 
 

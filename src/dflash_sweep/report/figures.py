@@ -49,7 +49,7 @@ FIGURES: dict[str, tuple[str, Callable[[Material, Texts, style.Stamp], Figure | 
 def stamp_for(material: Material, texts: Texts) -> style.Stamp:
     """What is written on every figure of a study."""
     study = material.study
-    builds = sorted(set(material.trials["build"].map(str)))[:2]
+    builds = [style.printable(build, 28) for build in sorted(set(material.trials["build"].map(str)))[:2]]
     source = texts(
         "stamp",
         study=study.name,

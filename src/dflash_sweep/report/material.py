@@ -21,7 +21,7 @@ from dflash_sweep.analysis import rows
 from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.summary import candidate_table
 from dflash_sweep.analysis.verdicts import judge
-from dflash_sweep.records import AxisInfo, Knobs, KnobValue, StoredTrial, StudyInfo, Verdict
+from dflash_sweep.records import AxisInfo, Knobs, KnobValue, Measurement, StoredTrial, StudyInfo, Verdict
 
 
 def known(value: Any) -> float | None:
@@ -211,14 +211,36 @@ class Material:
 
     @cached_property
     def varied(self) -> tuple[str, ...]:
-        """Knobs that take more than one value among the candidates, the study's axes first, in their order."""
-        names = {name for entry in self.candidates for name in entry.knobs}
+        """Knobs that take more than one value among all candidates."""
+        return self.differing(self.candidates)
+
+    def differing(self, entries: Iterable[Candidate]) -> tuple[str, ...]:
+        """Knobs that take more than one value among these settings, the study's axes first, in their order."""
+        knobs = [entry.knobs for entry in entries if entry.speculative]
         seen: dict[str, set[KnobValue]] = {
-            name: {entry.knobs.get(name) for entry in self.candidates} for name in sorted(names)
+            name: {own.get(name) for own in knobs} for name in sorted({name for own in knobs for name in own})
         }
         order = [axis.name for axis in self.study.axes]
         varied = [name for name, values in seen.items() if len(values) > 1]
         return tuple(sorted(varied, key=lambda name: (order.index(name) if name in order else len(order), name)))
+
+    def name(self, entry: Candidate, texts: Callable[..., str]) -> str:
+        """What a setting is called: its number; of imported rows the name of its first run, with how many more."""
+        if not entry.speculative:
+            return texts("plain")
+        if entry.label and self.study.measurement is Measurement.IMPORTED:
+            return texts("and_more", name=entry.label, count=entry.n - 1) if entry.n > 1 else entry.label
+        return texts("setting") if entry.number is None else texts("candidate", number=entry.number)
+
+    @cached_property
+    def row_names(self) -> dict[int, str]:
+        """What a trial is called by its number: imported rows by their author's name for them."""
+        return {
+            trial.number: trial.label
+            if trial.label and trial.result.measurement is Measurement.IMPORTED
+            else str(trial.number)
+            for trial in self.stored
+        }
 
     def axis(self, name: str) -> AxisInfo | None:
         """The study's axis of that name; None if it is not one."""

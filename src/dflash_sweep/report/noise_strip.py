@@ -31,6 +31,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     figure = style.sheet(stamp, texts("fig.noise.title"), texts("fig.noise.see"), body_in=0.6 + 0.42 * len(entries),
                          legend=legend)  # fmt: skip
     axes = figure.subplots()
+    names = material.differing(entries)
     widest = 0.0
     for y, entry in enumerate(entries):
         mean = sum(entry.samples) / entry.n
@@ -41,13 +42,8 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         colour = style.BLUE if entry.speculative else style.PLAIN
         axes.plot(off, [y] * entry.n, marker="o", color=colour, markersize=5.5, linestyle="", zorder=3,
                   markeredgecolor=style.PAPER, markeredgewidth=0.6)  # fmt: skip
-        if not entry.speculative:
-            name = texts("plain")
-        elif entry.number is None:
-            name = f"{texts('setting')} {knob_text(entry.knobs, material.varied)}"
-        else:
-            name = f"{texts('candidate', number=entry.number)}  {knob_text(entry.knobs, material.varied)}"
-        name = style.printable(name, within_in=7.4)
+        knobs = knob_text(entry.knobs, names) if entry.speculative else ""
+        name = style.printable(f"{material.name(entry, texts)} {knobs}", within_in=7.4)
         style.over(axes, 0, y - 0.26, name, xycoords=("axes fraction", "data"), xytext=(2, 0),
                    fontsize=8, va="bottom")  # fmt: skip
         note = f"{rate(mean)} {material.metric.unit} · SD {spread:.1f} % · n={entry.n}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dflash_sweep.report import verdict_lines
-from dflash_sweep.report.answer import Answer, command_line, launch_trial
+from dflash_sweep.report.answer import Answer, command_line, launch_trial, setting_name
 from dflash_sweep.report.assumptions import assumptions
 from dflash_sweep.report.document import (
     PICTURE,
@@ -85,7 +85,7 @@ def _bullets(material: Material, texts: Texts, section: str) -> list[Block]:
 def _verdict(material: Material, found: Answer, texts: Texts) -> list[Block]:
     line: list[str | Span] = [strong(found.statement)]
     if found.numbers:
-        line += [texts("space"), texts("rows"), row_link(found.numbers), texts("stop")]
+        line += [texts("space"), texts("rows"), row_link(material, found.numbers), texts("stop")]
     headline = material.verdict(*verdict_lines.HEADLINE)
     if headline is not None and headline.how_to_check:
         line += [" ", em(texts("checked", how=headline.how_to_check))]
@@ -105,7 +105,8 @@ def _run(material: Material, found: Answer, texts: Texts, server_command: str | 
     trial = launch_trial(found.run, material.stored)
     command = server_command or (command_line(trial) if trial is not None else None)
     if command is None:
-        return [*blocks, Paragraph(texts("run.none"))]
+        unknown = "" if found.run is None else texts("run.unknown", name=setting_name(found.run, texts, material))
+        return [*blocks, Paragraph(unknown or texts("run.none"))]
     lead = texts("run.advice") if found.is_advice else texts("run.highest")
     notes = [lead]
     if str(material.study.measurement) == "emulated":
@@ -136,7 +137,7 @@ def _trust(material: Material, texts: Texts) -> list[Block]:
     blocks: list[Block] = [Heading(texts("head.trust")), *_bullets(material, texts, "trust"), Bullets(sentences)]
     by_reason: dict[str, list[str]] = {}
     for verdict in verdict_lines.undecided(material.verdicts):
-        by_reason.setdefault(verdict.statement, []).append(verdict_lines.name(verdict, texts))
+        by_reason.setdefault(verdict.statement, []).append(verdict_lines.open_question(verdict, texts))
     if by_reason:
         blocks.append(Paragraph((strong(texts("head.undecided")),)))
         lines = [texts("undecided", names=", ".join(names), why=why) for why, names in by_reason.items()]

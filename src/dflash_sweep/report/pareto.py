@@ -86,15 +86,15 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
                   color=colour if point.candidate.speculative else style.PLAIN, markersize=7 if on_front else 5,
                   linestyle="", zorder=3 + on_front)  # fmt: skip
     axes.margins(x=0.06, y=0.10)
-    _name_front(axes, best)
+    _name_front(axes, best, material, texts)
     axes.set_xlabel(texts(f"axis.{cost}"))
     axes.set_ylabel(texts("axis.decode_tps"))
     style.quiet_grid(axes)
     return figure
 
 
-def _name_front(axes: Axes, best: list[Point]) -> None:
+def _name_front(axes: Axes, best: list[Point], material: Material, texts: Texts) -> None:
     for point in best[:: max(1, -(-len(best) // 8))]:
         if point.candidate.number is not None:
-            axes.annotate(f"#{point.candidate.number}", (point.cost, point.tps), xytext=(-4, 5),
+            axes.annotate(material.name(point.candidate, texts), (point.cost, point.tps), xytext=(-4, 5),
                           textcoords="offset points", ha="right", fontsize=8, color=style.BLUE)  # fmt: skip

@@ -14,11 +14,12 @@ from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 
 _SHORT_HASH = 12
+MAX_LISTED = 3
 
 
 def _distinct(values: Iterable[Any]) -> str:
     seen = dict.fromkeys(str(value) for value in values if value is not None and str(value))
-    return ", ".join(seen)
+    return ", ".join(list(seen)[:MAX_LISTED]) + (f" … ({len(seen)})" if len(seen) > MAX_LISTED else "")
 
 
 def _file(path: Any) -> str:
@@ -47,8 +48,8 @@ def _build(material: Material) -> str:
     builds = _distinct(material.trials["build"])
     if not isinstance(build, Mapping):
         known = [trial.result.environment.get("build") for trial in material.stored]
-        hashes = _distinct(entry.get("sha256") for entry in known if isinstance(entry, Mapping))
-        return " ".join(part for part in (builds, *(_hash(value) for value in hashes.split(", ") if value)) if part)
+        hashes = _distinct(_hash(entry.get("sha256")) for entry in known if isinstance(entry, Mapping))
+        return f"{builds} {hashes}".strip()
     return " ".join(
         part for part in (builds or str(build.get("version", "")), _hash(build.get("binary_sha256"))) if part
     )

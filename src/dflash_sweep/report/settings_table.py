@@ -18,28 +18,25 @@ def chosen(material: Material) -> list[Candidate]:
     return [entry for entry in material.everyone if id(entry) in kept]
 
 
-def row_link(numbers: tuple[int, ...]) -> Span | str:
-    """Up to six trial numbers as a link to their rows."""
-    shown = ", ".join(map(str, numbers[:6])) + (f" … ({len(numbers)})" if len(numbers) > 6 else "")
+def row_link(material: Material, numbers: tuple[int, ...]) -> Span | str:
+    """Up to six trials by name as a link to their rows."""
+    names = [material.row_names.get(number, str(number)) for number in numbers[:6]]
+    shown = ", ".join(names) + (f" … ({len(numbers)})" if len(numbers) > 6 else "")
     return rows(numbers, shown)
 
 
-def _cells(entry: Candidate, material: Material, texts: Texts) -> tuple[Inline, ...]:
-    best = entry.confirmed
-    if not entry.speculative:
-        name: Inline = texts("plain")
-    else:
-        head = texts("candidate", number=entry.number) if entry.number is not None else entry.label or ""
-        knobs = knob_text(entry.knobs, material.varied, joiner=" ")
-        mark: str | Span = strong(f"{head} ← {texts('winner')}") if best else head
-        name = (mark, " ", code(knobs)) if knobs else mark
+def _cells(entry: Candidate, material: Material, names: tuple[str, ...], texts: Texts) -> tuple[Inline, ...]:
+    head = material.name(entry, texts)
+    mark: str | Span = strong(f"{head} ← {texts('winner')}") if entry.confirmed else head
+    knobs = knob_text(entry.knobs, names, joiner=" ") if entry.speculative else ""
+    name: Inline = (mark, " ", code(knobs)) if knobs else mark
     gain = factor(entry.speedup)
     if entry.speedup_low is not None and entry.speedup_high is not None:
         gain += f" [{entry.speedup_low:.2f}, {entry.speedup_high:.2f}]"
     return (
         name, str(entry.n), rate(entry.value), interval(entry.low, entry.high), gain if entry.speculative else DASH,
         rate(entry.acceptance_length), rate(entry.step_ms), str(entry.n_failed) if entry.n_failed else DASH,
-        row_link(entry.numbers),
+        row_link(material, entry.numbers),
     )  # fmt: skip
 
 
@@ -48,11 +45,9 @@ def settings_table(material: Material, texts: Texts, word: str) -> Table | None:
     entries = chosen(material)
     if not entries:
         return None
-    same = {
-        name: value
-        for name, value in material.candidates[0].knobs.items()
-        if name not in material.varied
-    } if material.candidates else {}  # fmt: skip
+    names = material.differing(entries)
+    first = next((entry for entry in entries if entry.speculative), None)
+    same = {name: value for name, value in first.knobs.items() if name not in names} if first is not None else {}
     caption = texts("table.settings.caption", word=word, total=len(material.candidates))
     if same:
         caption += " " + texts("table.settings.same", knobs=knob_text(same, joiner=" "))
@@ -60,4 +55,4 @@ def settings_table(material: Material, texts: Texts, word: str) -> Table | None:
         texts("column.setting"), "n", f"{texts('column.mean')} {material.metric.unit}", texts("column.interval"),
         texts("column.speedup"), "AL", texts("column.step_ms"), texts("column.failed"), texts("column.trials"),
     )  # fmt: skip
-    return Table(header, tuple(_cells(entry, material, texts) for entry in entries), "lrrrrrrrl", caption)
+    return Table(header, tuple(_cells(entry, material, names, texts) for entry in entries), "lrrrrrrrl", caption)

@@ -91,16 +91,23 @@ def _result(entry: Candidate, texts: Texts) -> str:
     return f"{accepted}{rate(entry.tps)} tok/s · n={entry.n}"
 
 
-def _bar(axes: Axes, y: int, entry: Candidate, parts: dict[str, float], material: Material, texts: Texts) -> float:
+def _bar(
+    axes: Axes,
+    y: int,
+    bar: tuple[Candidate, dict[str, float]],
+    names: tuple[str, ...],
+    material: Material,
+    texts: Texts,
+) -> float:
     """One candidate's bar with its break-even mark, name and result; returns how far right it reaches."""
+    entry, parts = bar
     end = _stack(axes, y, parts)
     plain_ms = material.plain_ms
     tie = plain_ms * entry.acceptance_length if plain_ms and entry.acceptance_length else None
     if tie is not None:
         axes.plot([tie], [y], marker="D", color=style.VERMILION, markersize=6.5, markeredgecolor=style.PAPER, zorder=4)
-    name = texts("candidate", number=entry.number) if entry.number is not None else entry.label or texts("setting")
     star = "★ " if entry.confirmed else ""
-    _label(axes, y, f"{star}{name} {knob_text(entry.knobs, material.varied)}", entry.confirmed)
+    _label(axes, y, f"{star}{material.name(entry, texts)} {knob_text(entry.knobs, names)}", entry.confirmed)
     reach = max(end, tie or 0.0)
     _annotate(axes, reach, y, _result(entry, texts))
     return reach
@@ -120,7 +127,8 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     figure = style.sheet(stamp, texts("fig.stages.title"), see, body_in=0.55 + 0.46 * rows, legend=legend,
                          legend_columns=3)  # fmt: skip
     axes = figure.subplots()
-    ends = [_bar(axes, y, entry, parts, material, texts) for y, (entry, parts) in enumerate(bars)]
+    knobs = material.differing(entry for entry, _ in bars)
+    ends = [_bar(axes, y, bar, knobs, material, texts) for y, bar in enumerate(bars)]
     if plain_ms is not None and material.baseline is not None:
         y = len(bars)
         axes.barh(y, plain_ms, height=0.5, color=style.PLAIN)

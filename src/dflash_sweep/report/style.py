@@ -85,8 +85,8 @@ def _covered() -> frozenset[int]:
 
 
 @cache
-def _advance_in(text: str, points: float, bold: bool) -> float:
-    """Width of a text in inches as the base font sets it."""
+def advance_in(text: str, points: float, bold: bool) -> float:
+    """Width of a text in inches as the base font sets it, before it is fitted to whole pixels."""
     properties = font_manager.FontProperties(family=_BASE_FONT, weight="bold" if bold else "normal")
     font = font_manager.get_font(font_manager.findfont(properties))
     font.set_size(points, 72.0)
@@ -104,13 +104,13 @@ def printable(
     flat = "".join(letter if ord(letter) in _covered() else "□" for letter in " ".join(text.split()))
     if len(flat) > limit:
         flat = flat[: limit - 1].rstrip() + "…"
-    if within_in is None or _advance_in(flat, points, bold) <= _HINTING * within_in:
+    if within_in is None or advance_in(flat, points, bold) <= _HINTING * within_in:
         return flat
     room = _HINTING * within_in
     fitting = 0  # longest beginning that still fits with the dots
     step = len(flat)
     while step:
-        while fitting + step < len(flat) and _advance_in(flat[: fitting + step] + "…", points, bold) <= room:
+        while fitting + step < len(flat) and advance_in(flat[: fitting + step] + "…", points, bold) <= room:
             fitting += step
         step //= 2
     return flat[:fitting].rstrip() + "…"
@@ -143,7 +143,7 @@ def _wrapped(text: str, points: float, width_in: float) -> list[str]:
     """Lines that fit; a break is possible at a space and beside every Chinese character."""
     lines = [""]
     for piece in re.findall(r"[\u2e80-\uffff]|[^\s\u2e80-\uffff]+\s*|\s+", text):
-        if lines[-1] and _advance_in((lines[-1] + piece).rstrip(), points, False) > _HINTING * width_in:
+        if lines[-1] and advance_in((lines[-1] + piece).rstrip(), points, False) > _HINTING * width_in:
             lines.append("")
         lines[-1] += piece
     return [line.rstrip() for line in lines]
@@ -157,7 +157,7 @@ def _fitting_columns(labels: Sequence[str], most: int) -> int:
         width, start = 0.4 * letter, 0
         for column in range(columns):
             end = start + size + (column < longer)
-            width += max(_advance_in(label, _LEGEND_POINTS, False) for label in labels[start:end]) + 3.9 * letter
+            width += max(advance_in(label, _LEGEND_POINTS, False) for label in labels[start:end]) + 3.9 * letter
             start = end
         if width - 1.5 * letter <= _HINTING * (WIDTH_IN - 2 * _SIDE_IN):
             return columns
@@ -191,7 +191,7 @@ def sheet(
     def write(x_in: float, y_in: float, text: str, **kwargs: Any) -> None:
         figure.text(x_in / WIDTH_IN, 1 - y_in / height, text, va="top", **kwargs)
 
-    room = WIDTH_IN - 2 * _SIDE_IN - _advance_in(stamp.word, 9.0, True) - 0.3
+    room = WIDTH_IN - 2 * _SIDE_IN - advance_in(stamp.word, 9.0, True) - 0.3
     write(_SIDE_IN, 0.12, printable(title, within_in=room, points=13.0, bold=True), fontsize=13, fontweight="bold")
     write(_SIDE_IN, 0.42, "\n".join(lines), fontsize=9, color=MUTED, linespacing=1.25)
     if legend:

@@ -9,6 +9,7 @@ TEXTS: dict[str, str] = {
     # things
     "plain": "plain decoding",
     "candidate": "#{number}",
+    "and_more": "{name} and {count} more",
     "setting": "setting",
     "winner": "confirmed best",
     "turns": "turns: {count}",
@@ -70,6 +71,7 @@ TEXTS: dict[str, str] = {
     "legend.oom": "out of memory ({count})",
     "legend.device_memory": "memory of the device",
     # titles of figures and what to see in them
+    "fig.usual": "Only the {count} of {total} settings with the usual switches.",
     "fig.left_out": "{count} slower ones are left out.",
     "fig.stages.title": "Where a verify step's milliseconds go",
     "fig.stages.see": "A bar that ends left of its diamond beats plain decoding; one that ends right of it loses.",
@@ -118,7 +120,11 @@ TEXTS: dict[str, str] = {
     "named": "{head} ({knobs})",
     "rows": "Rows: ",
     "checked": "Check: {how}.",
-    "stated": " ({status}): {statement} ",
+    "stated": ": {statement} ",
+    "stated_status": " ({status}): {statement} ",
+    "checked_alike": "Check all of these: {how}.",
+    "dead_lead": ": largest difference of two values, with its interval, for ",
+    "dead_leave": " (leave it at {value})",
     "ends": "95 % interval {ends}",
     "no_interval": "one run, no interval",
     "stamp": "study {study} · {engine} · {count} trials",
@@ -152,6 +158,8 @@ TEXTS: dict[str, str] = {
     "told apart, and the best of them reaches {gain}, over {blocks} interleaved blocks.",
     "answer.plain_beats_search": "Plain decoding wins: even the highest figure of the search, {name} with "
     "{figure}, n = {n}, is {gain}.",
+    "answer.plain_beats_space": "Plain decoding wins for every value of these axes (structural bound, below). The best "
+    "setting that ran more than once is {name}: {figure}, n = {n}; {gain}.",
     "answer.tie": "No single winner: after {blocks} interleaved blocks these {count} settings cannot be told "
     "apart: {names}. Take {name}: {reason}. The best of them reaches {gain}.",
     "answer.search_only": "No winner is named: nothing was measured again in interleaved blocks. The highest "
@@ -165,7 +173,8 @@ TEXTS: dict[str, str] = {
     "study.failed": "The study failed:",
     "study.stopped": "The study ended before its budget: {reason}",
     # what to run
-    "run.none": "No run with a known command line gave a figure.",
+    "run.none": "Nothing to run yet.",
+    "run.unknown": "The command line of these runs is not known. Run {name}.",
     "run.advice": "The exact command of the runs behind the verdict; put your own port and paths in.",
     "run.highest": "The command of the highest figure so far; it is not shown to be the best.",
     "run.emulated": "It starts the emulator; the same settings go to a real server by engine.binary and engine.model.",
@@ -258,6 +267,11 @@ TEXTS: dict[str, str] = {
     "verdict.structural_bound": "Structural bound",
     "verdict.stage_attribution": "Stage cost",
     "verdict.dead_axis": "Dead axis",
+    "verdict.dead_axis.holds": "No effect beyond noise",
+    "verdict.dead_axis.does_not_hold": "Axis with an effect",
+    "verdict.degenerate_output.does_not_hold": "No degenerate output",
+    "verdict.setting_not_applied.does_not_hold": "Every setting applied",
+    "verdict.drift.does_not_hold": "No drift",
     "verdict.saturation": "Saturation",
     "verdict.sweet_spot": "Sweet spot",
     "verdict.noise": "Noise",

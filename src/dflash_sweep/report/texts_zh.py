@@ -9,6 +9,7 @@ TEXTS: dict[str, str] = {
     # things
     "plain": "普通解码",
     "candidate": "#{number}",
+    "and_more": "{name} 及另外 {count} 次",
     "setting": "配置",
     "winner": "确认最好",
     "turns": "轮数：{count}",
@@ -70,6 +71,7 @@ TEXTS: dict[str, str] = {
     "legend.oom": "显存不足（{count}）",
     "legend.device_memory": "设备显存",
     # titles of figures and what to see in them
+    "fig.usual": "只含开关取常用值的 {count} 个配置（共 {total} 个）。",
     "fig.left_out": "另有 {count} 个较慢的未画出。",
     "fig.stages.title": "一个验证步的毫秒花在哪里",
     "fig.stages.see": "条形止于菱形左侧即快于普通解码，止于右侧则慢于普通解码。",
@@ -114,7 +116,11 @@ TEXTS: dict[str, str] = {
     "named": "{head}（{knobs}）",
     "rows": "数据行：",
     "checked": "核对方法：{how}。",
-    "stated": "（{status}）：{statement} ",
+    "stated": "：{statement} ",
+    "stated_status": "（{status}）：{statement} ",
+    "checked_alike": "以上各条的核对方法：{how}。",
+    "dead_lead": "（两个取值之间的最大差别及其区间）：",
+    "dead_leave": "（保持 {value}）",
     "ends": "95 % 区间 {ends}",
     "no_interval": "只有一次运行，没有区间",
     "stamp": "研究 {study} · {engine} · {count} 次试验",
@@ -144,6 +150,8 @@ TEXTS: dict[str, str] = {
     "answer.plain_beats_tie": "普通解码更快：最好的 {count} 个推测配置（{names}）彼此无法区分，其中最好的{gain}，"
     "共 {blocks} 个交错区组。",
     "answer.plain_beats_search": "普通解码更快：即使搜索中的最高值 {name}（{figure}，n = {n}）也只{gain}。",
+    "answer.plain_beats_space": "无论这些轴取何值，都是普通解码更快（见下面的结构上限）。跑过不止一次的"
+    "配置中最好的是 {name}：{figure}，n = {n}；{gain}。",
     "answer.tie": "没有唯一的胜出者：经过 {blocks} 个交错区组，这 {count} 个配置无法区分：{names}。"
     "建议用 {name}：{reason}。"
     "其中最好的{gain}。",
@@ -157,7 +165,8 @@ TEXTS: dict[str, str] = {
     "study.failed": "研究失败：",
     "study.stopped": "研究在用完预算之前结束：{reason}",
     # what to run
-    "run.none": "没有任何已知命令行的运行得到数字。",
+    "run.none": "还没有可运行的。",
+    "run.unknown": "这些运行的命令行未知。请运行：{name}。",
     "run.advice": "结论所依据的运行的确切命令；请换成自己的端口和路径。",
     "run.highest": "目前最高值的命令；并未证明它最好。",
     "run.emulated": "它启动的是模拟器；同样的设置可通过 engine.binary 和 engine.model 用于真实服务器。",
@@ -246,6 +255,11 @@ TEXTS: dict[str, str] = {
     "verdict.structural_bound": "结构上限",
     "verdict.stage_attribution": "阶段成本",
     "verdict.dead_axis": "无效轴",
+    "verdict.dead_axis.holds": "没有超出噪声的影响",
+    "verdict.dead_axis.does_not_hold": "有影响的轴",
+    "verdict.degenerate_output.does_not_hold": "没有退化输出",
+    "verdict.setting_not_applied.does_not_hold": "设置全部生效",
+    "verdict.drift.does_not_hold": "没有漂移",
     "verdict.saturation": "饱和",
     "verdict.sweet_spot": "最佳区间",
     "verdict.noise": "噪声",

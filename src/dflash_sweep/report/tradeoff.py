@@ -39,6 +39,7 @@ def _curves(axes: Axes, points: list[Candidate], limits: tuple[float, float, flo
     left, right, bottom, top = limits
     steps = [1000 * (entry.acceptance_length or 0) / entry.tps for entry in points if entry.tps]
     grid = np.linspace(left, right, 100)
+    named: list[float] = []  # heights of labels at the right edge
     for step_ms in step_levels(steps):
         curve = 1000.0 * grid / step_ms
         inside = (curve >= bottom) & (curve <= top)
@@ -47,6 +48,9 @@ def _curves(axes: Axes, points: list[Candidate], limits: tuple[float, float, flo
         axes.plot(grid[inside], curve[inside], color=style.MUTED, linewidth=0.8, linestyle=":", zorder=1)
         end = int(np.flatnonzero(inside)[-1])
         at_top = curve[end] > bottom + 0.97 * (top - bottom)
+        if not at_top and any(abs(curve[end] - height) < 0.04 * (top - bottom) for height in named):
+            continue  # two labels would lie on each other
+        named += [] if at_top else [float(curve[end])]
         axes.annotate(
             f"{step_ms:g} ms", (grid[end], curve[end]), xytext=(0, 3) if at_top else (3, 0),
             textcoords="offset points", fontsize=8, color=style.MUTED, annotation_clip=False,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dflash_sweep.records import Verdict, VerdictStatus
@@ -50,38 +51,86 @@ def undecided(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 def name(verdict: Verdict, texts: Texts) -> str:
     """The conclusion's name in words, with its subject where that is not the whole study."""
-    key = f"verdict.{verdict.id}"
-    title = texts(key) if texts.has(key) else verdict.id.replace("_", " ")
-    whole = verdict.subject in _WHOLE_STUDY or len(verdict.subject) > _MAX_SUBJECT  # the sentence names a whole setting
+    title = _title(verdict, texts)
+    # a whole setting is named by the sentence itself
+    whole = verdict.subject in _WHOLE_STUDY or len(verdict.subject) > _MAX_SUBJECT
     return title if whole else f"{title}: {verdict.subject}"
 
 
+def _own_title(verdict: Verdict) -> str:
+    """Key of a title that already says how the conclusion came out ("No drift")."""
+    return f"verdict.{verdict.id}.{verdict.status}"
+
+
+def _title(verdict: Verdict, texts: Texts) -> str:
+    if texts.has(_own_title(verdict)):
+        return texts(_own_title(verdict))
+    key = f"verdict.{verdict.id}"
+    return texts(key) if texts.has(key) else verdict.id.replace("_", " ")
+
+
 def figure(verdict: Verdict) -> str:
-    """ "0.71 [0.68, 0.74] ×, n = 6"; only what is known."""
-    parts = []
-    if verdict.value is not None:
-        ends = (
-            ""
-            if verdict.ci_low is None or verdict.ci_high is None
-            else f" [{number(verdict.ci_low)}, {number(verdict.ci_high)}]"
-        )
-        parts.append(f"{number(verdict.value)}{ends} {verdict.unit or ''}".rstrip())
-    elif verdict.ci_low is not None and verdict.ci_high is not None:
-        parts.append(f"[{number(verdict.ci_low)}, {number(verdict.ci_high)}] {verdict.unit or ''}".rstrip())
-    return ", ".join([*parts, f"n = {verdict.n}"])
+    """ "0.71 [0.68, 0.74] ratio, n = 6"; only what is known."""
+    ends = ""
+    if verdict.ci_low is not None and verdict.ci_high is not None:
+        ends = f"[{number(verdict.ci_low)}, {number(verdict.ci_high)}]"
+    value = number(verdict.value) if verdict.value is not None else ""
+    words = " ".join(part for part in (value, ends, verdict.unit if value or ends else "") if part)
+    return ", ".join(part for part in (words, f"n = {verdict.n}") if part)
 
 
-def line(verdict: Verdict, texts: Texts) -> Inline:
-    """One conclusion as a list item."""
+def line(verdict: Verdict, texts: Texts, *, check: bool = True) -> Inline:
+    """One conclusion as a list item; `check` False leaves out how to check it."""
+    key = "stated" if texts.has(_own_title(verdict)) else "stated_status"
     parts: list[str | Span] = [
         strong(name(verdict, texts)),
-        texts("stated", status=texts(f"status.{verdict.status}"), statement=verdict.statement),
+        texts(key, status=texts(f"status.{verdict.status}"), statement=verdict.statement),
         code(figure(verdict)),
     ]
-    if verdict.how_to_check:
+    if check and verdict.how_to_check:
         parts += [" ", em(texts("checked", how=verdict.how_to_check))]
     return tuple(parts)
 
 
 def lines(verdicts: Sequence[Verdict], texts: Texts) -> tuple[Inline, ...]:
-    return tuple(line(verdict, texts) for verdict in verdicts)
+    """Conclusions as list items. Dead axes share one; what is checked alike is said once, at the end."""
+    dead = [verdict for verdict in verdicts if _is_dead(verdict)]
+    dead_axes = {verdict.subject for verdict in dead}
+    rest = [
+        verdict for verdict in verdicts
+        if not _is_dead(verdict) and not (verdict.id == "sweet_spot" and verdict.subject in dead_axes)
+    ]  # fmt: skip
+    checks = Counter(verdict.how_to_check for verdict in (*rest, *dead) if verdict.how_to_check)
+    found = [line(verdict, texts, check=checks[verdict.how_to_check or ""] == 1) for verdict in rest]
+    if dead:
+        found.append(_dead_axes(dead, texts))
+    found += [em(texts("checked_alike", how=how)) for how, count in checks.items() if count > 1]
+    return tuple(found)
+
+
+def _is_dead(verdict: Verdict) -> bool:
+    return verdict.id == "dead_axis" and verdict.status is VerdictStatus.HOLDS
+
+
+def _dead_axes(verdicts: Sequence[Verdict], texts: Texts) -> Inline:
+    """Axes without an effect in one item: name, largest difference with its interval, n, where to leave it."""
+    parts: list[str | Span] = [strong(texts("verdict.dead_axis.holds")), texts("dead_lead")]
+    for place, verdict in enumerate(verdicts):
+        parts += ["; " if place else "", verdict.subject]
+        if verdict.details.get("reference") is not None:
+            parts.append(texts("dead_leave", value=verdict.details["reference"]))
+        parts += [" ", code(_change(verdict))]
+    return tuple([*parts, texts("stop")])
+
+
+def _change(verdict: Verdict) -> str:
+    """ "+1.3 % [−5.4, +8.5], n = 65" of a conclusion whose figure is a ratio."""
+    if verdict.value is None or verdict.ci_low is None or verdict.ci_high is None:
+        return figure(verdict)
+    value, low, high = (100 * (ratio - 1) for ratio in (verdict.value, verdict.ci_low, verdict.ci_high))
+    return f"{value:+.1f} % [{low:+.1f}, {high:+.1f}], n = {verdict.n}"
+
+
+def open_question(verdict: Verdict, texts: Texts) -> str:
+    """The name under which an undecided conclusion is listed."""
+    return _title(verdict, texts) if verdict.subject in verdict.statement else name(verdict, texts)
