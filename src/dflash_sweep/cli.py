@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dflash_sweep.emulator.cli import app as emulator_app
+from dflash_sweep.recorder_cli import record
+from dflash_sweep.traces.cli import app as traces_app
+
+if TYPE_CHECKING:
+    from dflash_sweep.settings import Config
+    from dflash_sweep.store import Store
 
 app = typer.Typer(
     name="dflash-sweep",
@@ -16,6 +24,10 @@ app = typer.Typer(
     add_completion=True,
     rich_markup_mode=None,
 )
+
+app.add_typer(traces_app, name="traces")
+app.add_typer(emulator_app, name="emulator")
+app.command()(record)
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. engine=llamacpp storage.url=…")]
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -44,15 +56,31 @@ def run(context: typer.Context) -> None:
     raise typer.Exit(run_main(context.args))
 
 
+def _config(overrides: list[str] | None, study_name: str) -> Config:
+    from dflash_sweep import app as hydra_app
+    from dflash_sweep import settings
+
+    words = hydra_app.normalise([*(overrides or []), f"study_name={study_name}"])
+    return settings.merge(hydra_app.compose_overrides(words))
+
+
+def _store(overrides: list[str] | None, *, create: bool = False) -> Store:
+    """The database of the configuration, or of overrides."""
+    from dflash_sweep import settings
+    from dflash_sweep.store import Store
+
+    url = settings.absolute_url(_config(overrides, "none").storage.url, Path.cwd())
+    return Store(url, create=create)
+
+
 @app.command()
 def doctor(overrides: Overrides = None) -> None:
     """Say whether an engine can run here: build, dialect, knobs, models, and what is missing."""
-    from dflash_sweep import app as hydra_app
     from dflash_sweep import doctor as examination
     from dflash_sweep import settings, terminal
 
-    config = settings.merge(hydra_app.compose_overrides([*(overrides or []), "+study_name=doctor"]))
-    report = examination.examine(settings.engine_settings(config.engine, Path.cwd()))
+    engine = _config(overrides, "doctor").engine
+    report = examination.examine(settings.engine_settings(engine, Path.cwd()))
     terminal.console(stderr=False).print(examination.render(report))
     raise typer.Exit(0 if report.ok else 2)
 
@@ -60,35 +88,49 @@ def doctor(overrides: Overrides = None) -> None:
 @app.command()
 def report(study: str, overrides: Overrides = None) -> None:
     """Write the findings of a stored study again; prints the path of findings.md."""
-    from dflash_sweep import app as hydra_app
     from dflash_sweep import report as reporting
-    from dflash_sweep import settings
     from dflash_sweep.errors import StorageError
-    from dflash_sweep.store import Store
 
-    config = settings.merge(hydra_app.compose_overrides([*(overrides or []), f"study_name={study}"]))
-    with Store(settings.absolute_url(config.storage.url, Path.cwd()), create=False) as store:
+    section = _config(overrides, study).report
+    with _store(overrides) as store:
         info = store.study(study)
         if info is None:
             raise StorageError(f"study {study!r} is not stored; there are: {', '.join(store.study_names()) or 'none'}")
-        folder = (Path.cwd() / config.report.dir / study).resolve()
-        formats = tuple(config.report.formats)
-        typer.echo(reporting.write(info, store.trials(study), folder, lang=config.report.lang, formats=formats))
+        folder = (Path.cwd() / section.dir / study).resolve()
+        typer.echo(
+            reporting.write(info, store.trials(study), folder, lang=section.lang, formats=tuple(section.formats))
+        )
 
 
 @app.command(name="list")
 def list_studies(overrides: Overrides = None) -> None:
     """List the stored studies."""
-    from dflash_sweep import app as hydra_app
-    from dflash_sweep import settings
-    from dflash_sweep.store import Store
-
-    config = settings.merge(hydra_app.compose_overrides([*(overrides or []), "study_name=list"]))
-    with Store(settings.absolute_url(config.storage.url, Path.cwd()), create=False) as store:
+    with _store(overrides) as store:
         for name in store.study_names():
             info = store.study(name)
             if info is not None:
                 typer.echo(f"{name}\t{info.status}\t{info.engine}\t{info.measurement}\t{info.created_utc}")
+
+
+@app.command(name="import")
+def import_log(
+    log: Annotated[Path, typer.Argument(help="pi-autoresearch log, autoresearch TSV, or CSV of runs")],
+    study: Annotated[str | None, typer.Option(help="Name of the new study; default: the file's name")] = None,
+    alias: Annotated[list[str] | None, typer.Option(help="Rule that finds a parameter, see docs/importing.md")] = None,
+    direction: Annotated[str | None, typer.Option(help="maximize or minimize, where the log does not say")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Dotted override, e.g. storage.url=…")] = None,
+) -> None:
+    """Read somebody's log as a study of its own; its rows are marked as imported and graded again by the report."""
+    from dflash_sweep import importing
+    from dflash_sweep.errors import StorageError
+
+    imported = importing.read(log, aliases=alias or (), study=study, direction=direction)
+    with _store(overrides, create=True) as store:
+        if store.study(imported.study.name) is not None:
+            raise StorageError(f"study {imported.study.name!r} is stored already; choose another name with --study")
+        store.save_study(imported.study)
+        store.add_imported(imported.trials)
+    typer.echo("\n".join(imported.coverage.lines()))
 
 
 def main() -> None:
