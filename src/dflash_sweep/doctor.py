@@ -17,6 +17,7 @@ from rich.text import Text
 from dflash_sweep import engines, environment
 from dflash_sweep.engines.base import Engine, KnobDef
 from dflash_sweep.engines.checks import build_name, option_values
+from dflash_sweep.engines.table import dialects
 from dflash_sweep.errors import ConfigError, EngineMissing
 from dflash_sweep.memory_fit import MIB, MemoryFit, estimate
 from dflash_sweep.records import Device, EngineBuild, EngineSettings, KnobValue, ModelFile
@@ -257,7 +258,8 @@ def _build_table(report: DoctorReport) -> Table:
     if build is None:
         return table
     table.add_row("build", escape(build_name(replace(build, dialect=""))))
-    table.add_row("dialect", escape(build.dialect or "-"))
+    meaning = dialects(engines.get(report.engine)).get(build.dialect, "")
+    table.add_row("dialect", escape(f"{build.dialect or '-'}{f' ({meaning})' if meaning else ''}"))
     table.add_row("address" if not report.launches else "executable", escape(build.binary))
     table.add_row("sha256", (build.binary_sha256 or "-")[:16])
     for device in report.devices:

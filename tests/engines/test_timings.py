@@ -181,3 +181,13 @@ def test_the_histogram_is_what_was_counted(accepted: list[int]) -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_a_page(text: str) -> None:
     prometheus.page(text)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "steps", "flagged"), [(1, 50, True), (2, 50, False), (0, 49, False), (0, 60, True)]
+)
+def test_a_draft_that_is_never_right_is_flagged(accepted: int, steps: int, flagged: bool) -> None:
+    """Acceptance length 1 + 1/50 = 1.02 over 50 steps."""
+    draft = timings.Draft(decode_tokens=steps + accepted, draft_tokens=steps * 7, accepted_draft_tokens=accepted)
+    timings.plausible(draft, steps)
+    assert ("drafts_never_accepted" in draft.flags) is flagged

@@ -44,6 +44,12 @@ HOW = (
     "Build llama-server from github.com/Anbeeld/beellama.cpp (CMake with the GPU back end of your card) "
     "and set engine.binary to it"
 )
+DIALECTS = {
+    "A1": "v0.1.0 to v0.2.0: own DFlash and tree, batch sizes lowered unless given, block of bare log lines",
+    "A2": "v0.3.0 to v0.3.2: own DFlash and tree, several speculation types at once",
+    "B1": "v0.4.0 to v0.4.4: upstream's draft-dflash, no tree, no profile of cycles, KVarN caches",
+    "B2": "from v0.4.5: the same, KVarN for the draft's cache too, acceptance counters",
+}
 _VERSION = re.compile(r"version: (?:(\S+) \(build (\d+), commit ([0-9a-f]+)\)|(\d+) \(([0-9a-f]+)\))")
 _NO_CONFIG_FILES = "/nonexistent"
 

@@ -188,7 +188,7 @@ def _counters(exchange: Exchange, block: TimingBlock | None, piece: Piece, alone
     if histogram is None and change is not None:
         reached = change.by_position("llamacpp:spec_decode_num_accepted_tokens_per_pos")
         histogram = prometheus.histogram(steps if source == "printed" else None, reached)
-    timings.plausible(draft)
+    timings.plausible(draft, steps)
     for note in piece.notes:
         draft.flag(note)
     _flag_plain_steps(draft, steps, source)

@@ -44,6 +44,12 @@ HOW = (
     "Build it from github.com/Luce-Org/lucebox (CMake, source directory server, target dflash_server or luce_server) "
     "and set engine.binary to the executable"
 )
+DIALECTS = {
+    "G0": "until May 2026: Python server.py driving test_dflash; tree, stage times of every request",
+    "G1": "May 2026: first dflash_server; --ddtree is accepted, but a chain is drafted",
+    "G2": "June 2026: dflash_server with the tree for qwen35 and laguna targets",
+    "G3": "August 2026: luce_server; SpecLA, candidate pruning, variables named LUCE_…",
+}
 _K = FailureKind
 _SIGNATURES = (
     signature(_K.INVALID_CONFIG, r"\[server\] unknown option: ", "the server does not know a flag"),

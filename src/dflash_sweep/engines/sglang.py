@@ -34,6 +34,10 @@ HOW = (
     "environment's python"
 )
 PROBE_TIMEOUT_S = 180.0
+DIALECTS = {
+    "counters": "0.5.11 to 0.5.18: verify calls counted around one request at a time; no grammars with DFLASH",
+    "request-acceptance": "from 0.5.19: acceptance per request, grammars and forced tool calls",
+}
 FLOOR, REQUEST_ACCEPTANCE = (0, 5, 11), (0, 5, 19)
 _K = FailureKind
 _SIGNATURES = (
@@ -290,7 +294,7 @@ def turn_counters(exchange: Exchange, alone: bool, depth: int | None = None) -> 
             draft.flag("drafts_derived")
     if change is not None and change.went_back("sglang:generation_tokens"):
         draft.flag("server_restarted")
-    timings.plausible(draft)
+    timings.plausible(draft, steps)
     if histogram is not None and sum(histogram.values()) != steps:
         draft.flag("histogram_disagrees")
         histogram = None

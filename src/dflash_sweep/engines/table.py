@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
 from dflash_sweep.engines import REGISTRY, get
@@ -101,6 +102,18 @@ def _option_rows(options: Iterable[KnobDef]) -> list[str]:
     return rows
 
 
+def dialects(engine: Engine) -> dict[str, str]:
+    """The adapter's parser variants → what they are; empty = there is one only."""
+    found: dict[str, str] = getattr(import_module(type(engine).__module__), "DIALECTS", {})
+    return found
+
+
+def how_to_get(engine: Engine) -> str:
+    """A sentence that says how to get the engine; empty = it comes with this program."""
+    module = import_module(type(engine).__module__)
+    return str(getattr(module, "HOW", getattr(module, "HOW_TO_GET", "")))
+
+
 def _facts(engine: Engine) -> list[str]:
     facts = engine.facts
     clock = (
@@ -120,6 +133,9 @@ def _facts(engine: Engine) -> list[str]:
     ]
     if facts.metrics_path is not None:
         lines.append(f"- counters read around each request: `{facts.metrics_path}`")
+    if how := how_to_get(engine).rstrip("."):
+        lines.append(f"- how to get it: {how[0].lower()}{how[1:]}")
+    lines += [f"- dialect {name}: {meaning}" for name, meaning in dialects(engine).items()]
     return [*lines, f"- {facts.note}"] if facts.note else lines
 
 

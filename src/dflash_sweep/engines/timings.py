@@ -14,6 +14,9 @@ from typing import Any
 from dflash_sweep.engines.logtext import Places, TimingBlock, overlapping
 from dflash_sweep.records import Exchange, TurnCounters
 
+MANY_STEPS, NEVER_RIGHT = 50, 0.02
+"""An acceptance length of at most 1.02 over 50 steps: a wrong pair or a broken back end, not a slow setting."""
+
 SAME_MS = 0.0051
 """A log prints milliseconds with two decimals: a JSON figure within half a unit of it is the same one."""
 
@@ -167,13 +170,15 @@ def match_blocks(
     return tuple(found)
 
 
-def plausible(draft: Draft) -> None:
-    """Flag relations between counters that cannot hold; nothing is changed."""
+def plausible(draft: Draft, steps: int | None = None) -> None:
+    """Flag relations between counters that cannot hold, and a draft that is never right; nothing is changed."""
     accepted, drafted, decoded = draft.accepted_draft_tokens, draft.draft_tokens, draft.decode_tokens
     if accepted is not None and drafted is not None and accepted > drafted:
         draft.flag("accepted_exceeds_drafted")
     if accepted is not None and decoded is not None and accepted > decoded:
         draft.flag("accepted_exceeds_emitted")
+    if accepted is not None and steps is not None and steps >= MANY_STEPS and accepted <= NEVER_RIGHT * steps:
+        draft.flag("drafts_never_accepted")
 
 
 def derived_steps(draft: Draft) -> int | None:

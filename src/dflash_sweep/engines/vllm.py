@@ -34,6 +34,11 @@ HOW = "Install it (pip install 'vllm>=0.30' in an environment of its own) and se
 PROBE_TIMEOUT_S = 180.0
 """Importing vLLM takes tens of seconds on a cold disk."""
 
+DIALECTS = {
+    "counters": "0.20.0 to 0.24: counters around one request at a time",
+    "request-clock": "0.25.1 to 0.29: a decode clock per request, acceptance from counters",
+    "request-acceptance": "from 0.30.0: decode clock and acceptance per request",
+}
 FLOOR, QUANTISED_DRAFT = (0, 20, 0), (0, 28, 0)
 _K = FailureKind
 _SIGNATURES = (
@@ -299,7 +304,7 @@ def turn_counters(exchange: Exchange, alone: bool) -> TurnCounters:
         draft.flag("server_restarted")
     spec = own.get("speculative_decoding")
     steps, histogram = _from_request(draft, spec) if isinstance(spec, Mapping) else _from_counters(draft, change)
-    timings.plausible(draft)
+    timings.plausible(draft, steps)
     _check_histogram(draft, steps, histogram)
     return draft.counters(
         verify_steps=steps,
