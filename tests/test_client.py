@@ -118,6 +118,17 @@ def test_connection_closed_before_any_answer() -> None:
     assert (seen.error_type, seen.http_status) == ("disconnected", None)
 
 
+def test_a_request_that_met_the_closing_of_a_kept_connection_is_sent_once_more() -> None:
+    replies = iter([text_answer("a"), Reply(drop=True), text_answer("b"), Reply(drop=True), Reply(drop=True)])
+    with SSEServer(lambda _: next(replies)) as server, Client(server.url) as client:
+        assert client.chat(ASK, turn_index=0).content == "a "
+        assert client.chat(ASK, turn_index=1).content == "b "
+        assert (len(server.requests), server.connections) == (3, 2)
+        # the connection is kept again, is closed again, and the new one is closed too: that is the server's failure
+        assert client.chat(ASK, turn_index=2).error_type == "disconnected"
+        assert (len(server.requests), server.connections) == (5, 3)
+
+
 def test_nobody_listens() -> None:
     with SSEServer(lambda _: text_answer()) as server:
         url = server.url
