@@ -1,7 +1,7 @@
 """Answers of the three chat protocols, streamed or not, as recorded answers. Imports `sse`, `chat_stream`, `records`,
 `recorder_requests`.
 
-Works on the bytes that went through, after they did: recording costs the stream nothing.
+Works on the bytes that went through, after they did.
 """
 
 from __future__ import annotations
