@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from dflash_sweep.analysis.evidence import (
@@ -131,7 +130,7 @@ def oracle_gate(evidence: Evidence) -> list[Verdict]:
     shares, tokens, times = [], [], []
     for uid, histogram in histograms.items():
         step_ms = float(steps.loc[uid])
-        if not np.isfinite(step_ms):
+        if not step_ms > 0:
             continue
         total = sum(histogram.values())
         shares.append((sum(n for kept, n in histogram.items() if (kept + 1) * plain.value >= step_ms), total))
