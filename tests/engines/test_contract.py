@@ -293,7 +293,7 @@ def test_huge_lines_cost_linear_time(name: str) -> None:
     engine.classify(text, 1)
     engine.memory_mib(text)
     engine.applied({}, True, {}, [], text)
-    assert time.process_time() - started < 8.0  # under a second; a pattern that backtracks would take minutes
+    assert time.process_time() - started < 20.0  # a second or two; a pattern that backtracks would take minutes
 
 
 @pytest.mark.parametrize("name", ENGINES)
