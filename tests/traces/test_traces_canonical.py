@@ -226,7 +226,7 @@ def _in_order(turns: list[Turn]) -> list[Turn]:
     return [waiting[t.conversation].pop(0) for t in turns]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(traces())
 def test_any_trace_comes_back_as_it_was(original: Trace) -> None:
     data = b"\n".join(canonical.lines(canonical.with_hash(original))) + b"\n"

@@ -194,6 +194,15 @@ def test_rows_of_messages(samples: Path) -> None:
     assert done.trace.turns[2].recorded.content == "Eight."  # the row's last message was its answer
 
 
+def test_rows_in_delta_mode_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    rows = [{"messages": [{"role": "user", "content": "x"}], "output_length": 8, "message_mode": "delta"},
+            {"messages": [{"role": "user", "content": "y"}], "output_length": 8}]  # fmt: skip
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert import_trace(tmp_path / "t.jsonl").skipped == {
+        "row in delta mode: its history needs answers that were never recorded": 1
+    }
+
+
 def test_llama_server_log(samples: Path) -> None:
     done = import_trace(samples / "llama_server.log")
     assert shape(done) == [("c1", 0, "u"), ("c1", 1, "uau")]

@@ -220,7 +220,7 @@ _OPTIONS = st.builds(
 _CHOICE = st.sampled_from([None, "auto", "any", {"type": "tool", "name": "x"}, {"type": "any"}, 3])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(_MESSAGE, max_size=8), _TOOLS, _CHOICE, _OPTIONS)
 def test_output_is_always_legal_and_a_second_pass_changes_nothing(
     messages: list[Any], tools: Any, choice: Any, options: NormaliseOptions

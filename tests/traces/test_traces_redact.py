@@ -76,6 +76,7 @@ def test_finds(text: str, kind: str, value: str) -> None:
         "see https://docs.python.org/3/",
         "http://127.0.0.1:8080/v1 and 0.0.0.0",
         "version 1.2.3.4, build 12.0.1.8",
+        "the network 10.0.0.0/8",
         "/home/user/project and /Users/username/x",
         "local = threading.local()",
         "mail me at someone@example.org",

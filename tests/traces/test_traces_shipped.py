@@ -64,7 +64,7 @@ def texts(trace: Trace) -> Trace:
     return Trace(header=replace(trace.header, tokenizer=None, sha256=""), turns=turns)
 
 
-@pytest.mark.parametrize("name", [name for name in traces.SHIPPED if name != "long_context"])
+@pytest.mark.parametrize("name", [name for name in [*SCRIPTS, *PROMPT_SETS] if name != "long_context"])
 def test_recording_again_gives_the_same_texts(name: str) -> None:
     assert texts(make(name)) == texts(traces.load(traces.shipped(name)))
 
@@ -76,8 +76,8 @@ def test_long_context_is_long_and_asks_about_this_project() -> None:
     assert len(make("long_context").turns) == 3  # the texts are those of the day of recording
 
 
-def test_every_shipped_trace_has_its_script() -> None:
-    assert set(SCRIPTS) | set(PROMPT_SETS) == set(traces.SHIPPED)
+def test_every_script_has_its_shipped_trace() -> None:
+    assert set(SCRIPTS) | set(PROMPT_SETS) <= set(traces.SHIPPED)
 
 
 def test_names_and_paths_are_resolved(tmp_path: Path) -> None:

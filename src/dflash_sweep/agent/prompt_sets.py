@@ -138,11 +138,8 @@ PROSE = PromptSet(
     ),
 )
 
-_LONG_FILES = (
-    "records.py", "metrics.py", "errors.py", "traces/canonical.py", "traces/schema.py", "traces/legal.py",
-    "traces/turn_order.py", "traces/message_rules.py", "traces/tool_rules.py", "traces/build.py",
-    "traces/importers/base.py", "traces/importers/pi.py", "traces/importers/codex.py",
-)  # fmt: skip
+_LONG_TEXT_CHARS = 100_000
+"""Where the long text ends: more than 24,000 tokens, and less than 32,000, with the usual vocabularies."""
 
 _LONG_ANSWERS = (
     "A trace file starts with a header line and has one line for each turn. A turn does not repeat its history: `keep` "
@@ -158,8 +155,14 @@ _LONG_ANSWERS = (
 
 
 def _long_text() -> str:
-    root = files("dflash_sweep")
-    parts = [f"=== {name}\n{root.joinpath(name).read_text('utf-8')}" for name in _LONG_FILES]
+    """Modules of `traces` that fit, the largest first, so that few large ones are left out for many small ones."""
+    folder = files("dflash_sweep").joinpath("traces")
+    sources = {entry.name: entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".py")}
+    chosen: dict[str, str] = {}
+    for name in sorted(sources, key=lambda name: (-len(sources[name]), name)):
+        if sum(map(len, chosen.values())) + len(sources[name]) <= _LONG_TEXT_CHARS:
+            chosen[name] = sources[name]
+    parts = [f"=== traces/{name}\n{chosen[name]}" for name in sorted(chosen)]
     return "Here are some modules of a Python project. Read them; questions follow.\n\n" + "\n".join(parts)
 
 
@@ -186,8 +189,8 @@ def long_context() -> PromptSet:
                 ),
                 Prompt(
                     text=(
-                        "Which of the records would have to change if a turn could hold images, and where would the "
-                        "change be noticed first? Answer with names of classes and functions."
+                        "What would have to change if a turn could hold images instead of placeholders for them, and "
+                        "where would the change be noticed first? Answer with names of modules and functions."
                     ),
                     max_tokens=200,
                 ),

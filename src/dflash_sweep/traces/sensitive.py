@@ -86,7 +86,7 @@ _PATTERNS = (
         r"\b(?:https?|ssh|ftp|postgres(?:ql)?|redis|amqp)://(?:[^\s/@'\"]*@)?"
         r"(?P<v>[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+)",
     ),
-    _personal("IP address", r"(?<![\d.])(?P<v>(?:\d{1,3}\.){3}\d{1,3})(?![\d.]*\d)"),
+    _personal("IP address", r"(?<![\d.])(?P<v>(?:\d{1,3}\.){3}\d{1,3})(?![\d.]*\d|/\d)"),
 )  # fmt: skip
 
 _GENERIC_HOMES = {

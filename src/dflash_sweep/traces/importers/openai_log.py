@@ -54,6 +54,8 @@ def _skip_reason(row: dict[str, Any], request: dict[str, Any] | None) -> str | N
         return "no chat request in the row"
     if row.get("error"):
         return "request that failed"
+    if str(row.get("message_mode", "")).lower() == "delta":
+        return "row in delta mode: its history needs answers that were never recorded"
     return None
 
 
