@@ -41,6 +41,8 @@ def parse(rules: Iterable[str]) -> Aliases:
             defaults[name] = value_of(name, text)
         elif "=" in rule:
             field_name, _, knob = rule.partition("=")
+            if not plain_name(field_name):
+                raise ConfigError(f"alias {rule!r}: FIELD is missing before the =")
             names[plain_name(field_name)] = _knob(rule, knob)
         else:
             raise ConfigError(f"alias {rule!r}: use FIELD=KNOB, /REGEX/=KNOB or KNOB:=VALUE")

@@ -86,7 +86,8 @@ class Converter:
             candidate = self._candidates.setdefault(key, len(self._candidates))
             repeat = self._repeats[candidate]
             self._repeats[candidate] += 1
-        claimed = dict(row.raw.metrics)
+        # A crash's zeros are no figures: only what a failed run really got to is kept.
+        claimed = {name: value for name, value in row.raw.metrics.items() if row.failure is None or value}
         if row.raw.metric is not None:
             claimed[self.log.segments[row.raw.segment]] = row.raw.metric
         turns = (_turn(row.counters, claimed),) if row.counters is not None and row.failure is None else ()
