@@ -126,7 +126,8 @@ def _fields(trial: StoredTrial) -> dict[str, Any]:
 
 def candidate(**fields: Any) -> Candidate:
     own: dict[str, Any] = {
-        "number": 1, "label": None, "speculative": True, "knobs": {}, "samples": (10.0,), "numbers": (1,),
+        "number": 1, "label": None, "speculative": True, "knobs": {}, "samples": (10.0,), "repeats": (10.0,),
+        "numbers": (1,),
         "uids": ("u",), "n_failed": 0, "value": 10.0, "low": None, "high": None, "speedup": None,
         "speedup_low": None, "speedup_high": None, "tps": 10.0, "tps_low": None, "tps_high": None,
         "acceptance_length": 2.0, "step_ms": 100.0, "peak_memory_mib": None, "stages": {}, "confirmed": False,
@@ -285,7 +286,7 @@ def test_timeline_has_a_bar_a_trial(material: Material) -> None:
 def test_repeats_put_plain_decoding_first(material: Material) -> None:
     entries = noise_strip.repeated(material)
     assert not entries[0].speculative
-    assert all(entry.n > 1 for entry in entries)
+    assert all(len(entry.repeats) > 1 for entry in entries)
 
 
 def test_text_that_fonts_lack_is_boxed() -> None:

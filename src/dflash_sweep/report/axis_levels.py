@@ -19,11 +19,13 @@ from dflash_sweep.report.wording import knob_value
 MAX_LEVELS = 8
 _CONTINUOUS_GROUPS = 5
 USUAL_SHARE = 0.6
+MIN_FOR_INTERVAL = 3
+"""Two candidates that differ in other axes too say nothing about a level's spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One value (or range) of an axis and what its candidates did. `low`, `high` None below two candidates."""
+    """One value (or range) of an axis and what its candidates did. `low`, `high` None below three candidates."""
 
     label: str
     values: tuple[KnobValue, ...]
@@ -41,7 +43,7 @@ def _level(label: str, values: tuple[KnobValue, ...], members: list[Candidate], 
     mean = mean_of(numbers)
     if mean is None:
         return None
-    low, high = spread(numbers)
+    low, high = spread(numbers) if len(numbers) >= MIN_FOR_INTERVAL else (None, None)
     return Level(label=label, values=values, candidates=tuple(members), mean=mean, low=low, high=high)
 
 

@@ -50,10 +50,11 @@ def spread(samples: Sequence[float]) -> tuple[float | None, float | None]:
 class Candidate:
     """One setting (or the baseline) over all its good runs. None = not known; memory in MiB, times in ms.
 
-    `samples` are the runs' own figures of the objective in the order of `numbers` and `uids`; n = len(samples) counts
-    runs, never turns. `value`, `low`, `high`: the objective and its 95 % interval (None below two runs); `speedup` its
-    ratio to the plain rows with which it may be compared; `tps` … the same for decode tok/s. `n_failed` counts other
-    runs of the candidate. `stages` holds ms per verify step of the printed stages only.
+    `samples` are the figures of the runs it is judged by (of a confirmed setting its confirm runs only, see
+    `analysis.rows.fair_runs`), in the order of `numbers` and `uids`; n = len(samples) counts runs, never turns.
+    `repeats` are the figures of all its good runs. `value`, `low`, `high`: the objective and its 95 % interval (None
+    below two runs); `speedup` its ratio to the plain rows with which it may be compared; `tps` … the same for decode
+    tok/s. `n_failed` counts other runs of the candidate. `stages`: ms per verify step of the printed stages only.
     """
 
     number: int | None
@@ -61,6 +62,7 @@ class Candidate:
     speculative: bool
     knobs: Knobs
     samples: tuple[float, ...]
+    repeats: tuple[float, ...]
     numbers: tuple[int, ...]
     uids: tuple[str, ...]
     n_failed: int
@@ -166,7 +168,8 @@ class Material:
         return pd.DataFrame([by_uids[uids] for uids in table["uids"]], index=table.index)
 
     def _candidate(self, row: pd.Series, decode: pd.Series) -> Candidate:
-        good = self.ranked[self.ranked["uid"].isin(row["uids"])].sort_values("number")
+        every = self.ranked[self.ranked["uid"].isin(row["uids"])].sort_values("number")
+        good = rows.fair_runs(every) if row["speculative"] else every
         number = None if row["candidate"] is None else int(row["candidate"])
         knobs = {
             str(name).removeprefix(frames.KNOB_PREFIX): row[name]
@@ -177,6 +180,7 @@ class Material:
         stages = {name: value for name in metrics.SUMMED_STAGES if (value := known(row[name])) is not None}
         return Candidate(
             number=number, label=row["label"], speculative=bool(row["speculative"]), knobs=knobs,
+            repeats=tuple(float(value) for value in every["value"]),
             samples=tuple(float(value) for value in good["value"]),
             numbers=tuple(int(value) for value in good["number"]),
             uids=tuple(good["uid"]), n_failed=0 if number is None else int(failed.sum()),

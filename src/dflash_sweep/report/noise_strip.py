@@ -14,9 +14,10 @@ MAX_ROWS = 14
 
 def repeated(material: Material) -> list[Candidate]:
     """Settings that ran at least twice, most runs first, plain decoding on top."""
-    entries = sorted((entry for entry in material.candidates if entry.n > 1), key=lambda entry: -entry.n)[:MAX_ROWS]
+    again = [entry for entry in material.candidates if len(entry.repeats) > 1]
+    entries = sorted(again, key=lambda entry: -len(entry.repeats))[:MAX_ROWS]
     baseline = material.baseline
-    return ([baseline] if baseline is not None and baseline.n > 1 else []) + entries
+    return ([baseline] if baseline is not None and len(baseline.repeats) > 1 else []) + entries
 
 
 def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
@@ -34,19 +35,20 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     names = material.differing(entries)
     widest = 0.0
     for y, entry in enumerate(entries):
-        mean = sum(entry.samples) / entry.n
-        off = [100 * (sample / mean - 1) for sample in entry.samples]
-        spread = (sum(value**2 for value in off) / (entry.n - 1)) ** 0.5
+        n = len(entry.repeats)
+        mean = sum(entry.repeats) / n
+        off = [100 * (sample / mean - 1) for sample in entry.repeats]
+        spread = (sum(value**2 for value in off) / (n - 1)) ** 0.5
         widest = max(widest, 2 * spread, *(abs(value) for value in off))
         axes.barh(y, 4 * spread, left=-2 * spread, height=0.44, color="#DCE9F5", zorder=1)
         colour = style.BLUE if entry.speculative else style.PLAIN
-        axes.plot(off, [y] * entry.n, marker="o", color=colour, markersize=5.5, linestyle="", zorder=3,
+        axes.plot(off, [y] * n, marker="o", color=colour, markersize=5.5, linestyle="", zorder=3,
                   markeredgecolor=style.PAPER, markeredgewidth=0.6)  # fmt: skip
         knobs = knob_text(entry.knobs, names) if entry.speculative else ""
         name = style.printable(f"{material.name(entry, texts)} {knobs}", within_in=7.4)
         style.over(axes, 0, y - 0.26, name, xycoords=("axes fraction", "data"), xytext=(2, 0),
                    fontsize=8, va="bottom")  # fmt: skip
-        note = f"{rate(mean)} {material.metric.unit} · SD {spread:.1f} % · n={entry.n}"
+        note = f"{rate(mean)} {material.metric.unit} · SD {spread:.1f} % · n={n}"
         axes.annotate(note, (1, y), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
                       fontsize=8, va="center", annotation_clip=False)  # fmt: skip
     axes.axvline(0, color=style.MUTED, linewidth=0.8, zorder=2)
