@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dflash_sweep import engines, environment, leftovers, pool, trial
+from dflash_sweep import engines, environment, leftovers, pool, server, trial
 from dflash_sweep.engines.base import EngineFacts
 from dflash_sweep.errors import ConfigError, FailureKind, StudyFailed
 from dflash_sweep.records import (
@@ -382,6 +382,7 @@ def test_a_defect_in_a_worker_is_told_as_ours(two_workers: ray_pool.RayPool, tmp
     (done,) = collect(two_workers, 1)
     assert done.failure is not None
     assert done.failure.kind is FailureKind.PARSE_FAILED
+    assert done.failure.message == "ZeroDivisionError: no trial does this"
     assert "ZeroDivisionError" in done.failure.traceback
     assert two_workers.idle() == 2
 
@@ -403,6 +404,37 @@ def test_a_folder_too_long_for_sockets_is_refused_in_words() -> None:
     long = "/tmp/" + "x" * 115
     with pytest.raises(ConfigError, match=rf"Ray's folder '{long}' is too long for its sockets; allowed: \d+ bytes"):
         pool.make("ray", (fake_engine.CPU,), temp_dir=long)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "The actor died unexpectedly before finishing this task.\n\tclass_name: Worker",
+            "The actor died unexpectedly",
+        ),
+        (
+            "The actor died because of an error raised in its creation task, \x1b[36mray::Worker\x1b[39m\nTraceback\n"
+            "dflash_sweep.errors.StudyFailed: a measuring worker must own exactly one GPU",
+            "dflash_sweep.errors.StudyFailed: a measuring worker must own exactly one GPU",
+        ),
+        ("", "ValueError"),
+    ],
+)
+def test_ray_errors_in_one_line(text: str, said: str) -> None:
+    line = ray_pool.reason(ValueError(text))
+    assert line.startswith(said)
+    assert "\n" not in line
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("spelling", ["127.0.0.1:{port}", "ray://127.0.0.1:{port}", "auto"])
+def test_a_cluster_that_is_not_there_is_told_at_once(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = server.free_port()
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    address = spelling.format(port=port)
+    with pytest.raises(ConfigError, match=rf"no Ray cluster answers at 127\.0\.0\.1:{port}.*cluster\.address=local"):
+        pool.make("ray", (fake_engine.CPU,), address=address)
 
 
 def test_the_default_folder_is_short_even_if_tmpdir_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -42,12 +43,16 @@ OVERDUE_S = 180.0
 """A trial ends itself at its own timeout; a worker silent for this much longer (it stops a server, waits for the card's
 memory, reads logs) hangs, and is replaced."""
 
+CLUSTER_START_S = 120.0
+"""How long a cluster may take to give each worker its GPU."""
+
 SOCKET_PATH_LIMIT = 107
 """Bytes of an AF_UNIX path on Linux (sun_path holds 108 with its end)."""
 
 _LONGEST_SOCKET = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
 _LOG = logging.getLogger(__name__)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Worker:
@@ -107,6 +112,22 @@ def check_temp_dir(folder: str) -> str:
     return folder
 
 
+def check_reachable(address: str) -> None:
+    """Raises ConfigError if nobody listens at a Ray address (host:port, ray://host:port, or auto with RAY_ADDRESS).
+
+    Ray itself would try for minutes.
+    """
+    wanted = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    host, _, port = wanted.rpartition("//")[2].rpartition(":")
+    if not port.isdigit():
+        return  # auto without a named address: Ray looks on this machine and says at once if there is none
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except OSError as error:
+        message = f"cluster.address={address}: no Ray cluster answers at {host}:{port} ({error.strerror or error})"
+        raise ConfigError(f"{message}; cluster.address=local starts one of its own") from error
+
+
 def default_temp_dir() -> str:
     """A short folder of this process alone; those of our processes that have died are removed on the way."""
     parent = Path(tempfile.gettempdir())
@@ -143,11 +164,12 @@ class RayPool:
         self._remote = ray.remote(num_gpus=1 if self._gpus else 0, num_cpus=0, max_restarts=0)(Worker)
         self._seats = [_Seat(device, self._actor(device)) for device in devices]
         if not self._local and self._gpus:
-            for seat in self._seats:
-                seat.device = ray.get(seat.actor.about.remote())[0]
+            self._learn_devices(address)
 
     def _connect(self, address: str, workers: int, temp_dir: str) -> None:
         _keep_messages_off_the_screen()
+        if not self._local:
+            check_reachable(address)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         try:
             if self._local:
@@ -165,7 +187,18 @@ class RayPool:
                 ray.init(address=address, **quiet)
         except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
             hint = "" if self._local else "; cluster.address=local starts one of its own"
-            raise ConfigError(f"cluster.address={address}: Ray cannot be used: {_first_line(error)}{hint}") from error
+            raise ConfigError(f"cluster.address={address}: Ray cannot be used: {reason(error)}{hint}") from error
+
+    def _learn_devices(self, address: str) -> None:
+        """On a cluster only a worker itself knows which card it was given."""
+        try:
+            found = ray.get([seat.actor.about.remote() for seat in self._seats], timeout=CLUSTER_START_S)
+        except RayError as error:
+            self.close()
+            message = f"{len(self._seats)} workers with a GPU each could not be had: {reason(error)}"
+            raise ConfigError(f"cluster.address={address}: {message}") from error
+        for seat, about in zip(self._seats, found, strict=True):
+            seat.device = about[0]
 
     def _actor(self, device: Device) -> Any:
         # Elsewhere the driver cannot know which card a worker gets: it says so itself.
@@ -225,10 +258,10 @@ class RayPool:
         try:
             result: TrialResult = ray.get(seat.result)
         except RayTaskError as error:  # run_trial never raises: a spec or result that cannot travel is our defect
-            failure = Failure(kind=FailureKind.PARSE_FAILED, message=_first_line(error), traceback=str(error))
+            failure = Failure(kind=FailureKind.PARSE_FAILED, message=reason(error), traceback=str(error))
             return self._failed(seat, failure)
         except RayError as error:
-            return self._lost(seat, f"the worker died: {_first_line(error)}")
+            return self._lost(seat, f"the worker died: {reason(error)}")
         seat.spec = seat.result = None
         return result
 
@@ -284,6 +317,9 @@ def _keep_messages_off_the_screen() -> None:
         worker.print_to_stdstream = to_log  # type: ignore[assignment]
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+def reason(error: BaseException) -> str:
+    """What a Ray error says in one line: its first, or its last where it carries a worker's traceback."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return (lines[-1] if isinstance(error, RayTaskError) or "creation task" in lines[0] else lines[0])[:300]
