@@ -118,9 +118,8 @@ def _decisions(keyed: pd.DataFrame, judged: Sequence[Step]) -> dict[str, str]:
 def _run_line(number: int, trial: StoredTrial, row: pd.Series, metric: float, decision: str) -> dict[str, Any]:
     failure = trial.result.failure
     status = "crash" if failure else _STATUS[decision] if metric > 0 else "checks_failed"
-    words = (
-        setting_text({k: v for k, v in trial.knobs.items() if v is not None}) if trial.speculative else "plain decoding"
-    )
+    knobs = {name: value for name, value in trial.knobs.items() if value is not None}
+    words = setting_text(knobs) if trial.speculative else "plain decoding"
     return {
         "run": number,
         "commit": "",
