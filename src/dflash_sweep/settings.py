@@ -7,6 +7,7 @@ frozen `Settings`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ class EngineConfig:
 
     name: str = MISSING  # which engine: one of those in docs/engines.md
     binary: str | None = None  # path of the server executable; null = the engine's own default
-    model: str | None = None  # path of the target model; null = the engine's own default
-    draft_model: str | None = None  # path of the draft model; null = none, or the engine's own default
+    model: str | None = None  # target model: file, folder or owner/name of a hub; null = the default one
+    )
+    draft_model: str | None = None  # draft model, likewise; null = none, or the default one
     n_ctx: int = 8192  # context size, tokens
     options: dict[str, Any] = field(default_factory=dict)  # engine-specific settings, see docs/engines.md
     extra_args: list[str] = field(default_factory=list)  # further command-line words, passed as they are
@@ -150,6 +152,9 @@ SECTIONS: dict[str, Any] = {
 }  # fmt: skip
 """Schemas of the groups and sections, by name."""
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.gguf$)[\w.-]+")
+"""owner/model of a model hub; a name that ends in .gguf is a file."""
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "replay.mode": ("teacher_forced", "free_running"),
     "replay.pauses": ("drop", "compress", "keep"),
@@ -239,12 +244,22 @@ def _knobs(section: str, values: dict[str, Any]) -> Knobs:
 
 
 def _absolute(path: str | None, base: Path, key: str) -> str | None:
+    """An absolute path of a file; links are kept, since a virtual environment's python is one."""
     if path is None:
         return None
-    full = (base / Path(path).expanduser()).resolve()
+    full = base / Path(path).expanduser()
     if not full.is_file():
         raise ConfigError(f"{key}={path}: there is no such file")
-    return str(full)
+    return str(full.absolute())
+
+
+def _model(name: str | None, base: Path, key: str) -> str | None:
+    """A model: a file, a folder, or a hub name such as org/model, which only the engine can look up."""
+    if name is None or (_HUB_NAME.fullmatch(name) and not (base / name).exists()):
+        return name
+    if (base / Path(name).expanduser()).is_dir():
+        return str((base / Path(name).expanduser()).absolute())
+    return _absolute(name, base, key)
 
 
 def absolute_url(url: str, base: Path) -> str:
@@ -281,8 +296,8 @@ def engine_settings(engine: EngineConfig, launch_dir: Path) -> EngineSettings:
     return EngineSettings(
         name=engine.name,
         binary=_absolute(engine.binary, launch_dir, "engine.binary"),
-        model=_absolute(engine.model, launch_dir, "engine.model"),
-        draft_model=_absolute(engine.draft_model, launch_dir, "engine.draft_model"),
+        model=_model(engine.model, launch_dir, "engine.model"),
+        draft_model=_model(engine.draft_model, launch_dir, "engine.draft_model"),
         n_ctx=engine.n_ctx,
         options=_knobs("engine.options", engine.options),
         extra_args=tuple(engine.extra_args),
