@@ -27,7 +27,6 @@ class EngineConfig:
     name: str = MISSING  # which engine: one of those in docs/engines.md
     binary: str | None = None  # path of the server executable; null = the engine's own default
     model: str | None = None  # target model: file, folder or owner/name of a hub; null = the default one
-    )
     draft_model: str | None = None  # draft model, likewise; null = none, or the default one
     n_ctx: int = 8192  # context size, tokens
     options: dict[str, Any] = field(default_factory=dict)  # engine-specific settings, see docs/engines.md
