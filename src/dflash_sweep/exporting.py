@@ -102,7 +102,7 @@ def autoresearch_log(trials: Sequence[StoredTrial], study: StudyInfo) -> tuple[s
     for place, trial in enumerate(ordered):
         row = frame.iloc[place]
         decision = decisions.get(trial.uid, "crash" if trial.result.failure else "first")
-        value = row.get(column)
+        value: Any = row.get(column)
         metric = float(value) if trial.result.failure is None and _known(value) else 0.0
         lines.append(_run_line(place + 1, trial, row, metric, decision))
     return tuple(json.dumps(line, ensure_ascii=False, allow_nan=False) for line in lines)

@@ -16,7 +16,7 @@ def blocks(
     rng: np.random.Generator, speeds: list[float], plain: float | None, count: int, sd: float = 0.03, **fields: Any
 ) -> pd.DataFrame:
     """`count` interleaved blocks; each has its own level (drift), which the pairing must take out."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for block in range(count):
         level = float(rng.uniform(0.7, 1.3))
         for number, speed in enumerate(speeds):

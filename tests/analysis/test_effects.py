@@ -31,7 +31,7 @@ def speed(knobs: dict[str, Any]) -> float:
 
 def random_search(seed: int, count: int, sd: float = 0.02) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for _ in range(count):
         knobs = {name: values[int(rng.integers(len(values)))] for name, values in VALUES.items()}
         rows.append(trial(len(rows), tps=noisy(rng, speed(knobs), sd), knobs=knobs))
@@ -88,7 +88,7 @@ def test_a_sweet_spot_is_an_interval_of_values() -> None:
 
 def test_saturation_needs_an_acceptance_length_that_stops_rising() -> None:
     rng = np.random.default_rng(3)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for budget in (8, 16, 24, 32, 40):
         length = min(budget, 24) / 8  # rises to 24, then flat
         for _ in range(4):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dflash_sweep.analysis.evidence import gather
@@ -84,7 +86,7 @@ def test_source_changes_are_compared_with_no_change() -> None:
 
 def test_the_confirm_decision_is_reported_first() -> None:
     rng = np.random.default_rng(5)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for block in range(4):
         for number, speed in ((0, 100), (1, 60)):
             knobs = {"budget": number}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -63,7 +65,7 @@ def test_peak_memory_follows_a_knob() -> None:
     assert found[0].ci_low < 77.6 < found[0].ci_high
 
 
-def stages(number: int, draft: float, verify: float, left: float, **fields: object) -> dict[str, object]:
+def stages(number: int, draft: float, verify: float, left: float, **fields: Any) -> dict[str, object]:
     step = draft + verify + left
     return trial(number, tps=2500 / step, draft_ms=draft, verify_ms=verify, **fields)
 

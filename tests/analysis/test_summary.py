@@ -33,7 +33,7 @@ def test_rows_on_other_terms_are_not_pooled() -> None:
     assert list(found["n"]) == [2, 2, 2]
     spec = found[found["speculative"]].set_index("comparability_key")
     assert spec.loc["k0", "speedup"] == pytest.approx(1.0)
-    assert spec.loc["k1", "speedup"] != spec.loc["k1", "speedup"]  # no plain row on its terms
+    assert spec["speedup"].isna().tolist() == [False, True]  # k1 has no plain row on its terms
 
 
 def test_a_single_run_has_no_interval() -> None:
