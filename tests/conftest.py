@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A loaded machine is no reason to fail: no test here is about how long one example takes.
+settings.register_profile("shared", deadline=None, max_examples=60)
+settings.load_profile("shared")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
