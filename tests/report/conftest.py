@@ -179,3 +179,9 @@ def build_study() -> Callable[..., StudyInfo]:
 @pytest.fixture(scope="session")
 def build_trials() -> Callable[..., Sequence[StoredTrial]]:
     return make_trials
+
+
+@pytest.fixture(scope="session")
+def build_runs() -> tuple[Callable[..., StoredTrial], Callable[..., StoredTrial]]:
+    """Makers of one speculative and of one plain run."""
+    return speculative_trial, baseline_trial
