@@ -112,7 +112,8 @@ def saturation(effect: AxisEffect, evidence: Evidence) -> Saturation | None:
     if knee == 0:
         return None
     risen = lv.contrast(rows, set(codes[knee:]), set(codes[:knee]), sd, df)
-    if risen is None or risen[1] >= CUT_ALPHA or risen[0].value < RISE:
+    cuts = len(codes) - 1
+    if risen is None or risen[1] * cuts >= CUT_ALPHA / 2 or risen[0].value < RISE:
         return None
     return _against(effect, rows.levels[codes[knee]], risen[0])
 
