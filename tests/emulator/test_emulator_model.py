@@ -171,7 +171,7 @@ def test_memory_as_on_the_published_card(changes: Knobs, n_ctx: int, failure: st
     found = costs.memory(from_knobs({**BASE, **changes}, n_ctx=n_ctx), CARD)
     assert found.stage == failure
     if "persist" in found.parts:
-        budget = int(changes.get("budget") or 22)  # type: ignore[arg-type]
+        budget = int(changes.get("budget") or 22)
         assert found.parts["persist"] == pytest.approx(77.625 * budget)
 
 

@@ -233,7 +233,12 @@ def relative_scatter(entries: Sequence[Row]) -> float:
 
 
 def check(
-    entries: Sequence[Row], card: Card | None = None, chosen: Dials | None = None, seeds: int = predict.SEEDS
+    entries: Sequence[Row],
+    card: Card | None = None,
+    chosen: Dials | None = None,
+    seeds: int = predict.SEEDS,
+    *,
+    with_references: bool = True,
 ) -> Report:
     """Compare rows with the shipped model, or with another card and other dials (for fits on part of the rows)."""
     own = chosen or dials.load("agent")
@@ -249,7 +254,7 @@ def check(
         totals=totals(checks),
         orders=orders(entries, guesses),
         dispersion=references.dispersion(entries, used, counts_of),
-        references=references.all_references(used),
+        references=references.all_references(used) if with_references else [],
     )
 
 

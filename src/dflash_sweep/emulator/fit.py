@@ -301,11 +301,20 @@ def half(entries: Sequence[Row], which: str) -> tuple[Row, ...]:
     return tuple(entry for entry in entries if entry.run % 2 == (1 if which == "odd" else 0))
 
 
-def fit_half(entries: Sequence[Row], which: str, seeds: int = 60, evaluations: int = 100) -> tuple[Card, Dials]:
-    """The same program on one half of the rows, from a start that knows nothing of them."""
-    own = half(entries, which)
+def half_split(
+    entries: Sequence[Row], which: str, seeds: int = 50, evaluations: int = 80, check_seeds: int = 150
+) -> dict[str, float]:
+    """Fit on the odd or even runs, from a start that knows nothing of them; errors on both halves, by name."""
+    from dflash_sweep.emulator import check
+
+    own, other = half(entries, which), half(entries, "even" if which == "odd" else "odd")
     card = devices.card_from("rtx4090", fit_costs(own))
-    return card, fit_dials(own, card, NEUTRAL, seeds, evaluations)[0]
+    chosen = fit_dials(own, card, NEUTRAL, seeds, evaluations)[0]
+    found: dict[str, float] = {}
+    for name, part in (("fitted", own), ("held_out", other)):
+        totals = check.check(part, card, chosen, check_seeds, with_references=False).totals
+        found |= {f"{name}_{key}": value for key, value in totals.items() if value is not None}
+    return found | {name: float(getattr(chosen, name)) for name in (*FITTED_DIALS, "batched_loss", "block_loss")}
 
 
 NEUTRAL = Dials(
@@ -378,13 +387,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     entries = rows.read(options.data)
     if options.half:
-        card, chosen = fit_half(entries, options.half, options.seeds, options.evaluations)
-        tables: Tables = {"name": card.name, "memory_mib": card.memory_mib, "source": card.source, **card.costs}
-    else:
-        tables = fit_costs(entries)
-        card = devices.card_from("rtx4090", tables)
-        chosen, error = fit_dials(entries, card, dials.load("agent"), options.seeds, options.evaluations)
-        _print(f"mean error of rows: {error:.4f}")
+        for name, value in half_split(entries, options.half, options.seeds, options.evaluations).items():
+            _print(f"{name} = {value:.5g}")
+        return 0
+    tables = fit_costs(entries)
+    card = devices.card_from("rtx4090", tables)
+    chosen, error = fit_dials(entries, card, dials.load("agent"), options.seeds, options.evaluations)
+    _print(f"mean error of rows: {error:.4f}")
     for name in FITTED_DIALS:
         _print(f"{name} = {getattr(chosen, name):.5g}")
     if options.write:

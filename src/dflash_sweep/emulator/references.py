@@ -143,7 +143,7 @@ def draft_path(card: Card) -> list[Reference]:
         )
         found += [
             Reference(name=f"{path} draft path, {name}", unit="ms", published=wanted, emulated=got,
-                      limit=0.06 if name == "step" else None, note=note)
+                      limit=0.05 if name == "step" else None, note=note)
             for name, wanted, got in pairs
         ]  # fmt: skip
         if topk:

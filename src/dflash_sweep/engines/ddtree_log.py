@@ -216,7 +216,11 @@ _OWN: tuple[Signature, ...] = (
         r"failed to allocate persist buffer|failed to create ggml context for persist buffers",
         "out of memory for persist buffers (77.625 MiB a tree node)",
     ),
-    signature(_K.OUT_OF_MEMORY, r"failed to allocate graph|CUDA error: out of memory", "out of memory"),
+    signature(
+        _K.OUT_OF_MEMORY,
+        r"failed to allocate (?:graph|compute)|CUDA error: out of memory|cudaMalloc failed: out of memory",
+        "out of memory",
+    ),
     signature(
         _K.INVALID_CONFIG,
         r"V cache quantization requires flash_attn|quantized V cache was requested, but this requires Flash",
