@@ -289,16 +289,18 @@ def test_a_server_under_ray_sees_no_card_unless_it_owns_one(two_workers: ray_poo
 
 @pytest.mark.ray
 def test_a_slow_worker_holds_up_nobody(two_workers: ray_pool.RayPool, tmp_path: Path) -> None:
-    """One trial takes many times as long as the others: the other worker goes on alone."""
-    two_workers.submit(fake_engine.spec(tmp_path, "slow:0.7", uid="slow"))  # 4 answers: at least 2.8 s
-    for index in range(4):
+    """One trial does not end before all others have: the other worker goes on alone."""
+    go_on = tmp_path / "go_on"
+    two_workers.submit(fake_engine.spec(tmp_path, f"until:{go_on}", uid="slow"))
+    for index in range(3):
         two_workers.submit(fake_engine.spec(tmp_path, uid=f"quick{index}"))
-    done = collect(two_workers, 5)
-    order = [entry.uid for entry in done]
-    assert order.index("slow") >= 2
-    assert {entry.failure for entry in done} == {None}
-    quick = {entry.worker for entry in done if entry.uid in order[: order.index("slow")]}
-    assert len(quick) == 1
+    quick = collect(two_workers, 3)
+    assert [entry.uid for entry in quick] == ["quick0", "quick1", "quick2"]
+    assert len({entry.worker for entry in quick}) == 1
+    go_on.touch()
+    (slow,) = collect(two_workers, 1)
+    assert {entry.failure for entry in (slow, *quick)} == {None}
+    assert slow.worker != quick[0].worker
 
 
 @pytest.mark.ray

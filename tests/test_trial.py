@@ -251,7 +251,7 @@ def test_each_failure_has_its_kind(
 
 
 def test_a_server_that_says_out_of_memory_and_lives_on_is_out_of_memory(tmp_path: Path) -> None:
-    settings = EngineSettings(name="fake", options={"behaviour": "oom_hang"}, startup_timeout_s=0.4)
+    settings = EngineSettings(name="fake", options={"behaviour": "oom_hang"}, startup_timeout_s=1.5)
     kind, message = failed(run(fake_engine.spec(tmp_path, engine=settings)))
     assert kind is FailureKind.OUT_OF_MEMORY
     assert "not ready within" in message
@@ -287,11 +287,16 @@ def test_turns_before_a_crash_are_kept(tmp_path: Path) -> None:
 
 def test_a_trial_past_its_time_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
-    result = run(fake_engine.spec(tmp_path, "slow:0.3", turns=50, timeout_s=1.0))
-    assert failed(result)[0] is FailureKind.TRIAL_TIMEOUT
-    assert "took longer than 1 s: ended after" in failed(result)[1]
-    assert time.monotonic() - began < 8
+    result = run(fake_engine.spec(tmp_path, "slow:30", timeout_s=3.0))
+    assert failed(result) == (FailureKind.TRIAL_TIMEOUT, "the trial took longer than 3 s: ended after 0 of 3 turns")
+    assert time.monotonic() - began < 20
     assert left_running(tmp_path) == []
+
+
+def test_a_start_that_eats_up_the_trials_time_is_a_trial_timeout(tmp_path: Path) -> None:
+    result = run(fake_engine.spec(tmp_path, "hang", timeout_s=0.3))
+    assert failed(result)[0] is FailureKind.TRIAL_TIMEOUT
+    assert "not ready within" in failed(result)[1]
 
 
 def test_a_stop_request_keeps_what_was_measured(tmp_path: Path) -> None:

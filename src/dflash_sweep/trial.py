@@ -100,6 +100,7 @@ class _Trial:
     def __init__(self, spec: TrialSpec, host: Host, should_stop: StopRequest) -> None:
         self._spec, self._host, self._should_stop = spec, host, should_stop
         self._began, self._started = time.monotonic(), datetime.now(UTC)
+        self._deadline = self._began + spec.timeout_s
         self._run = _Run(files=TrialFiles(Path(spec.evidence_dir)))
         self._engine: Engine | None = None
 
@@ -109,7 +110,8 @@ class _Trial:
             self._engine = engines.get(self._spec.engine.name)
             self._measure(self._engine)
         except TrialFailed as error:
-            failure = self._failure(error.kind, error)
+            late = error.kind is FailureKind.HEALTH_TIMEOUT and time.monotonic() > self._deadline
+            failure = self._failure(FailureKind.TRIAL_TIMEOUT if late else error.kind, error)
         except ConfigError as error:
             failure = self._failure(FailureKind.INVALID_CONFIG, error)
         except OSError as error:  # this machine, not this setting: a full disk, no more processes
@@ -171,18 +173,17 @@ class _Trial:
     def _measure(self, engine: Engine) -> None:
         spec, run = self._spec, self._run
         run.environment = environment.collect(self._host.device, spec)
-        deadline = self._began + spec.timeout_s
         with self._host.serve(
             engine,
             spec,
             run.files,
-            deadline=deadline,
+            deadline=self._deadline,
             should_stop=self._should_stop,
             before_start=self._write_launch,
         ) as served, client_for(spec, served.base_url) as client:  # fmt: skip
             run.load_s = served.load_s
             reader = telemetry.reader_for(self._host.device, served.processes)
-            watch = Watch(served, client, deadline, self._should_stop)
+            watch = Watch(served, client, self._deadline, self._should_stop)
             with telemetry.Sampler(reader) as sampler, watch:
                 played = self._play(engine, served, client, watch)
             props, slots = ({}, []) if watch.cause else (_ask(client, "/props", {}), _ask(client, "/slots", []))

@@ -135,6 +135,8 @@ class Handler(BaseHTTPRequestHandler):
             say("x" * 1_000_000)
         if State.card is not None:
             State.card.work(0.5)
+        while State.behaviour == "until" and not os.path.exists(State.argument):  # noqa: PTH110
+            time.sleep(0.01)
         if State.behaviour == "slow":
             time.sleep(float(State.argument))
         words = ["same"] * 90 if State.behaviour == "degenerate" else WORDS
