@@ -11,6 +11,7 @@ import pytest
 from dflash_sweep.analysis import axis_verdicts
 from dflash_sweep.analysis.effects import AxisEffect, axis_effects
 from dflash_sweep.analysis.evidence import Evidence, gather
+from dflash_sweep.analysis.interactions import interaction_verdicts, interactions
 from dflash_sweep.analysis.levels import axis_table, prepare
 from dflash_sweep.analysis.rows import numbers, with_keys
 from dflash_sweep.records import VerdictStatus
@@ -123,6 +124,28 @@ def test_few_noisy_rows_are_undecided() -> None:
     effects, _ = judged(table(rows))
     assert effects["budget"].status in ("undecided", "dead")
     assert effects["budget"].status != "moves"
+
+
+def test_axes_that_do_not_add_up_are_named() -> None:
+    rng = np.random.default_rng(6)
+    rows: list[dict[str, Any]] = []
+    for _ in range(90):
+        knobs = {
+            "budget": int(rng.choice([8, 16, 32])),
+            "temp": float(rng.choice([0.3, 0.7])),
+            "kv": str(rng.choice(["a", "b"])),
+        }
+        truth = 100 * (1.3 if knobs["budget"] == 32 and knobs["temp"] == 0.7 else 1.0)  # only together
+        rows.append(trial(len(rows), tps=noisy(rng, truth, 0.02), knobs=knobs))
+    effects, evidence = judged(table(rows))
+    first, *rest = interactions(list(effects.values()), evidence)
+    assert set(first.axes) == {"budget", "temp"}
+    assert first.ratio.low is not None
+    assert first.ratio.high is not None
+    assert first.ratio.low < 1.3 < first.ratio.high
+    assert all(other.p_adjusted > 0.005 for other in rest)
+    (verdict,) = interaction_verdicts(list(effects.values()), evidence)
+    assert "Choose their values together" in verdict.statement
 
 
 def test_knobs_that_change_together_are_one_axis() -> None:

@@ -16,7 +16,7 @@ from dflash_sweep.emulator.noise import NoiseSetting
 from dflash_sweep.records import Measurement, Verdict, VerdictStatus
 from fakes.trial_tables import no_turns, study, table, trial
 
-FIXED = {"cache_type_k": "q4_0", "cache_type_v": "q4_0", "n_batch": 512}
+FIXED: dict[str, Any] = {"cache_type_k": "q4_0", "cache_type_v": "q4_0", "n_batch": 512}
 STAGES = {"pack": "pack_ms", "draft": "draft_ms", "topk": "topk_ms", "target_tree": "verify_ms", "exact": "exact_ms",
           "accept": "accept_ms", "compact": "compact_ms", "rollback": "rollback_ms", "replay": "replay_ms"}  # fmt: skip
 
@@ -24,7 +24,7 @@ STAGES = {"pack": "pack_ms", "draft": "draft_ms", "topk": "topk_ms", "target_tre
 def launch(number: int, seed: int, workload: str, knobs: dict[str, Any] | None, role: str) -> dict[str, Any]:
     """One launch of the emulator as a row of the trial table; knobs None = plain decoding."""
     done = model.simulate(
-        {**FIXED, **(knobs or {})}, workload=workload, seed=seed, turns=4, n_ctx=16384, speculative=knobs is not None,
+        FIXED | (knobs or {}), workload=workload, seed=seed, turns=4, n_ctx=16384, speculative=knobs is not None,
         noise=NoiseSetting(seed=seed, launch_seed=number),
     )  # fmt: skip
     common: dict[str, Any] = {"role": role, "measurement": "emulated", "speculative": knobs is not None}

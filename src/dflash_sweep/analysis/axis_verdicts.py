@@ -18,7 +18,12 @@ def dead_axis(effects: Sequence[AxisEffect], evidence: Evidence) -> list[Verdict
     """One verdict an axis: holds = dead, does_not_hold = moves the objective, else undecided."""
     if not effects:
         return [unknown("dead_axis", "all axes", "No axis has two levels that can be compared.", len(evidence.ranked))]
-    return [_dead(effect, evidence) for effect in effects]
+    seen = {name for effect in effects for name in effect.name.split(" + ")}
+    unseen = [name for name in evidence.axes if name not in seen]
+    return [
+        *(_dead(effect, evidence) for effect in effects),
+        *(unknown("dead_axis", name, f"{name}: no two of its values can be compared yet.") for name in unseen),
+    ]
 
 
 def _dead(effect: AxisEffect, evidence: Evidence) -> Verdict:

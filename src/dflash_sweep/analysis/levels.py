@@ -177,7 +177,7 @@ def _additive(table: AxisTable, axis: str, places: np.ndarray) -> _Chosen | None
     if len(levels) < 2:
         return None
     parts = [np.ones((len(kept), 1)), _dummies(table.device[kept])[:, 1:]]
-    parts += [_trend(table, name, kept) for name in table.names if name != axis]
+    parts += [trend(table, name, kept) for name in table.names if name != axis]
     return kept, levels, codes, np.hstack(parts)
 
 
@@ -317,7 +317,7 @@ def _dummies(codes: np.ndarray) -> np.ndarray:
     return np.asarray(np.eye(max(1, len(used)))[inverse])
 
 
-def _trend(table: AxisTable, axis: str, places: np.ndarray) -> np.ndarray:
+def trend(table: AxisTable, axis: str, places: np.ndarray) -> np.ndarray:
     """Columns that allow for another axis: level dummies, or a parabola for many ordered levels (in the logarithm
     where the values span more than a factor of eight)."""
     texts = table.texts[axis][places]

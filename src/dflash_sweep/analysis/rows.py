@@ -57,11 +57,14 @@ def setting_text(knobs: dict[str, Any]) -> str:
 
 
 def objective_column(trials: pd.DataFrame, objective: str) -> str:
-    """The column that holds the objective: its own, or the claimed figure of imported rows; decode_tps if neither."""
+    """The column that holds the objective: its own, or the claimed figure of imported rows.
+
+    Its own, too, where no row has either: nothing is judged by another figure than the one asked for.
+    """
     for column in (objective, CLAIMED_PREFIX + objective):
         if column in trials.columns and numbers(trials, column).notna().any():
             return column
-    return "decode_tps"
+    return objective
 
 
 def usable(trials: pd.DataFrame, column: str) -> pd.DataFrame:

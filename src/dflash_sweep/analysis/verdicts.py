@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from dflash_sweep.analysis import axis_verdicts
+from dflash_sweep.analysis import axis_verdicts, interactions
 from dflash_sweep.analysis.accounting import accounting, host_cost, prefill_share
 from dflash_sweep.analysis.applied import setting_not_applied
 from dflash_sweep.analysis.bound import structural_bound
@@ -75,7 +75,12 @@ def judge(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> tuple[
     evidence = gather(trials, turns, study)
     found = [verdict for name in JUDGES for verdict in JUDGES[name](evidence)]
     effects = axis_effects(evidence)
-    for about_axes in (axis_verdicts.dead_axis, axis_verdicts.sweet_spot, axis_verdicts.saturation):
+    for about_axes in (
+        axis_verdicts.dead_axis,
+        axis_verdicts.sweet_spot,
+        axis_verdicts.saturation,
+        interactions.interaction_verdicts,
+    ):
         found += about_axes(effects, evidence)
     silent = set(VERDICT_IDS) - {verdict.id for verdict in found}
     found += [unknown(name, "study", "The rows hold nothing to judge this by.") for name in sorted(silent)]
