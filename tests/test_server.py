@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dflash_sweep import leftovers, server
+from dflash_sweep import exec_guard, leftovers, server
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import Device, LaunchSpec
 from fakes import fake_engine
@@ -327,6 +327,14 @@ def test_unreadable_and_older_markers_are_cleared(pid_dir: Path) -> None:
     old.write_text(old.read_text().replace(leftovers.boot_id(), "another-boot"))
     assert server.reap() == ()
     assert list(pid_dir.glob("*.json")) == []
+
+
+def test_children_are_found_with_and_without_the_kernels_list() -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"]) as child:
+        assert child.pid in exec_guard.children()
+        assert child.pid in exec_guard.children(Path("/proc/nonexistent"))
+        assert os.getppid() not in exec_guard.children(Path("/proc/nonexistent"))
+        child.kill()
 
 
 # ---------------------------------------------------------------- environment

@@ -11,6 +11,7 @@ SIGTERM from a living parent is passed on to the command. The guard ends as the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -64,12 +65,27 @@ def _reap(child: int) -> int | None:
             status = this_status
 
 
+def children(own_list: Path | None = None) -> list[int]:
+    """Pids of this process's children, zombies included. Kernels without the list of them are searched instead."""
+    try:
+        return [int(pid) for pid in (own_list or Path(f"/proc/self/task/{os.getpid()}/children")).read_text().split()]
+    except OSError:
+        listed = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        return [pid for pid in listed if _parent(pid) == os.getpid()]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
 def _kill_family() -> None:
     """SIGKILL all descendants: killed parents hand their children to us (subreaper), so this ends with none left."""
-    own_children = Path(f"/proc/self/task/{os.getpid()}/children")
     while True:
-        for pid in own_children.read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
@@ -106,7 +122,8 @@ def main(arguments: list[str]) -> None:
     parent, report_fd, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    with contextlib.suppress(OSError):  # without it only helpers that leave the family on purpose are out of reach
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:
         os._exit(PARENT_GONE)
     guard = os.getpid()
