@@ -20,7 +20,7 @@ from dflash_sweep.report.document import (
     spans,
 )
 
-_SPECIAL = re.compile(r"([\\`*<>|])|(&)(?=#?\w+;)|(?<![A-Za-z0-9])(_)|(_)(?![A-Za-z0-9])|(\[)(?=[^\[\]]*\]\()")
+_SPECIAL = re.compile(r"([\\`*<>|])|(&)(?=#?\w+;)|(?<![A-Za-z0-9])(_)|(_)(?![A-Za-z0-9])|(\])(?=\()")
 
 
 def escape(text: str) -> str:

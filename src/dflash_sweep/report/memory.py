@@ -22,6 +22,8 @@ from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import knob_value
 
 AXIS = "budget"
+MIN_EXPLAINED = 0.9
+"""Share of the variance along the axis that a line must explain before its slope is written down."""
 
 
 def memory_mib(rows: pd.DataFrame) -> tuple[pd.Series, str]:
@@ -70,8 +72,21 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     return _scatter(good, oom, axis, material, texts, stamp)
 
 
-def _fit(axes: Axes, x: pd.Series, y: pd.Series, axis: str, texts: Texts) -> None:
+def straight_line(x: pd.Series, y: pd.Series) -> tuple[float, float] | None:
+    """Slope and start of the line through the points; None unless it explains nearly all of them.
+
+    Where other settings move the memory too, a slope along this axis alone would be a number that nobody measured.
+    """
+    if x.nunique() < 3 or float(np.ptp(y)) == 0:
+        return None
     slope, start = np.polyfit(x, y, 1)
+    left = float(((y - start - slope * x) ** 2).sum())
+    explained = 1 - left / float(((y - y.mean()) ** 2).sum())
+    return (float(slope), float(start)) if explained >= MIN_EXPLAINED else None
+
+
+def _line(axes: Axes, x: pd.Series, line: tuple[float, float], axis: str, texts: Texts) -> None:
+    slope, start = line
     ends = np.asarray([x.min(), x.max()])
     axes.plot(ends, start + slope * ends, color=style.ORANGE, linewidth=1.4, zorder=2)
     key = "fig.memory.slope" if axis == AXIS else "fig.memory.slope_other"
@@ -83,9 +98,10 @@ def _scatter(
     good: pd.DataFrame, oom: pd.DataFrame, axis: str, material: Material, texts: Texts, stamp: style.Stamp
 ) -> Figure:
     limit = device_mib(material)
-    trend = good["at"].nunique() > 2
+    x, y = good["at"].astype(float), good["mib"].astype(float)
+    line = straight_line(x, y)
     legend: style.Legend = [(style.marker(style.BLUE), texts("legend.run"))]
-    if trend:
+    if line is not None:
         legend.append((style.line(style.ORANGE), texts("legend.trend")))
     if not oom.empty:
         legend.append((style.marker(style.VERMILION, "x"), texts("legend.oom", count=len(oom))))
@@ -93,10 +109,9 @@ def _scatter(
         legend.append((style.line(style.PLAIN, "--"), texts("legend.device_memory")))
     figure = style.sheet(stamp, texts("fig.memory.title"), texts("fig.memory.see"), body_in=3.0, legend=legend)
     axes = figure.subplots()
-    x, y = good["at"].astype(float), good["mib"].astype(float)
     axes.plot(x, y, marker="o", color=style.BLUE, markersize=5, linestyle="", zorder=3)
-    if trend:
-        _fit(axes, x, y, axis, texts)
+    if line is not None:
+        _line(axes, x, line, axis, texts)
     top = max(float(y.max()), float(limit or 0))
     if limit is not None:
         axes.axhline(limit, color=style.PLAIN, linestyle="--", linewidth=1.3)

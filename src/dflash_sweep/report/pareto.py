@@ -4,6 +4,7 @@ candidate beats on both. Imports matplotlib, `report` siblings.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,9 +14,10 @@ from matplotlib.figure import Figure
 
 from dflash_sweep.report import style
 from dflash_sweep.report.material import Candidate, Material, mean_of
+from dflash_sweep.report.memory import memory_mib
 from dflash_sweep.report.texts import Texts
 
-COSTS: tuple[str, ...] = ("peak_memory_mib", "joules_per_token", "ttft_ms")
+COSTS: tuple[str, ...] = ("peak_memory_mib", "logged_memory_mib", "joules_per_token", "ttft_ms")
 """Costs in the order in which they are tried; smaller is better for all."""
 
 
@@ -29,7 +31,12 @@ class Point:
 def _cost(material: Material, entry: Candidate, cost: str) -> float | None:
     if cost == "peak_memory_mib":
         return entry.peak_memory_mib
+    if cost == "logged_memory_mib":
+        found, source = memory_mib(material.ranked[material.ranked["uid"].isin(entry.uids)])
+        return mean_of(found) if source == cost else None
     if cost == "ttft_ms":
+        if (material.ranked["clock"] == "virtual").any():
+            return None  # the client's clock is real: it timed the emulator, not what is emulated
         turns = material.turns
         chosen = turns["uid"].isin(entry.uids) & turns["invalid_reason"].isna() & ~turns["warmup"].astype(bool)
         return mean_of(turns.loc[chosen, "ttft_ms"])
@@ -94,7 +101,12 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
 
 
 def _name_front(axes: Axes, best: list[Point], material: Material, texts: Texts) -> None:
-    for point in best[:: max(1, -(-len(best) // 8))]:
-        if point.candidate.number is not None:
-            axes.annotate(material.name(point.candidate, texts), (point.cost, point.tps), xytext=(-4, 5),
-                          textcoords="offset points", ha="right", fontsize=8, color=style.BLUE)  # fmt: skip
+    """Names on the front, as far apart as they are wide."""
+    low, high = axes.get_xlim()
+    last = -math.inf
+    for point in best:
+        if point.cost - last > 0.07 * (high - low):
+            last = point.cost
+            name = style.printable(material.name(point.candidate, texts), 20)
+            axes.annotate(name, (point.cost, point.tps), xytext=(-4, 5), textcoords="offset points", ha="right",
+                          fontsize=8, color=style.BLUE)  # fmt: skip
