@@ -13,6 +13,7 @@ from gguf.quants import dequantize
 from dflash_sweep import gguf_meta, precision
 from dflash_sweep.engines.llamacpp import LlamacppEngine
 from dflash_sweep.errors import ConfigError, EngineMissing
+from dflash_sweep.records import Knobs
 from fakes import micropair
 from fakes.microserver import serving, settings
 
@@ -72,7 +73,12 @@ def test_other_weights_get_another_file(target: Path) -> None:
 def test_asked_at_once_it_is_made_once(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     encode = precision._encode
-    monkeypatch.setattr(precision, "_encode", lambda *words: (made.append(words), encode(*words)))
+
+    def counted(source: Path, partial: Path, kind: str) -> None:
+        made.append(kind)
+        encode(source, partial, kind)
+
+    monkeypatch.setattr(precision, "_encode", counted)
     threads = [threading.Thread(target=precision.reencoded, args=(target, "f16")) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -93,7 +99,7 @@ def test_nothing_half_written_is_left_behind(target: Path, cache: Path, monkeypa
 
 
 def test_a_full_disk_is_noticed_before(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1 << 20})())
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1 << 20})())
     with pytest.raises(EngineMissing, match="has 1 MiB free, about"):
         precision.reencoded(target, "f32")
 
@@ -109,7 +115,7 @@ def test_another_precision_is_refused(target: Path) -> None:
 @pytest.mark.parametrize("kind", ["q8_0", "f16", "f32"])
 def test_the_server_loads_it_and_shows_it(target: Path, tmp_path: Path, kind: str) -> None:
     pytest.importorskip("xllamacpp")
-    knobs = {"target_precision": kind}
+    knobs: Knobs = {"target_precision": kind}
     with serving(settings(target), knobs, tmp_path, speculative=False) as micro:
         assert micro.ask("hello").error_type is None
         log = micro.log().decode()

@@ -61,7 +61,8 @@ class _Weights:
         self.width = width
 
     def matrix(self, rows: int, columns: int, gain: float = 1.0) -> Matrix:
-        return (self._rng.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
+        numbers: Matrix = (self._rng.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
+        return numbers
 
     def block(self, index: int) -> dict[str, Matrix]:
         width, heads, kv = self.width, HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM

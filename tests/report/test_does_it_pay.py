@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dflash_sweep.errors import ConfigError
-from dflash_sweep.report import side_by_side
+from dflash_sweep.report import does_it_pay
 
 PLAIN_KNOBS = {"target_precision": "as_shipped", "threads": 1}
 
@@ -42,24 +42,24 @@ PLAIN = setting(100.0, speculative=False, n=5, ci_low=95.0, ci_high=105.0)
 
 
 def test_the_best_of_each_kind_is_shown() -> None:
-    found = side_by_side.rows(document("s", PLAIN, dflash(70.0), dflash(80.0), ngram(90.0), ngram(60.0)))
+    found = does_it_pay.rows(document("s", PLAIN, dflash(70.0), dflash(80.0), ngram(90.0), ngram(60.0)))
     assert [(row.kind, row.tps) for row in found] == [("dflash", 80.0), ("ngram", 90.0)]
     assert found[0].setting == "spec_draft_n_max=3 spec_type=draft-dflash"  # what plain decoding has too is left out
     assert (found[0].plain_tps, found[0].plain_n, found[0].plain_interval) == (100.0, 5, (95.0, 105.0))
 
 
 def test_a_confirmed_setting_goes_before_a_lucky_single_run() -> None:
-    (row,) = side_by_side.rows(document("s", PLAIN, dflash(99.0, n=1), dflash(80.0, confirmed=True)))
+    (row,) = does_it_pay.rows(document("s", PLAIN, dflash(99.0, n=1), dflash(80.0, confirmed=True)))
     assert row.tps == 80.0
 
 
 def test_needed_length() -> None:
     # 25 ms a step against 1000 / 100 = 10 ms a token: 2.5 tokens pay for it.
-    (row,) = side_by_side.rows(document("s", PLAIN, dflash(80.0, step_ms=25.0, acceptance_length=2.0)))
+    (row,) = does_it_pay.rows(document("s", PLAIN, dflash(80.0, step_ms=25.0, acceptance_length=2.0)))
     assert row.needed == pytest.approx(2.5)
     # AL 2.0 at 0.8 times plain decoding: 2.0 / 0.8 = 2.5, whatever the mean step says.
     ratio = {"value": 0.8, "ci_low": 0.7, "ci_high": 0.9}
-    (row,) = side_by_side.rows(document("s", PLAIN, dflash(80.0, step_ms=26.0, acceptance_length=2.0, speedup=ratio)))
+    (row,) = does_it_pay.rows(document("s", PLAIN, dflash(80.0, step_ms=26.0, acceptance_length=2.0, speedup=ratio)))
     assert row.needed == pytest.approx(2.5)
 
 
@@ -70,13 +70,13 @@ def test_needed_length() -> None:
 )  # fmt: skip
 def test_verdicts_follow_the_interval(low: float | None, high: float | None, words: str) -> None:
     ratio = {"value": 1.3, "ci_low": low, "ci_high": high}
-    (row,) = side_by_side.rows(document("s", PLAIN, dflash(130.0, speedup=ratio)))
+    (row,) = does_it_pay.rows(document("s", PLAIN, dflash(130.0, speedup=ratio)))
     assert row.verdict == words
 
 
 def test_a_study_without_plain_decoding_or_without_figures_has_no_row() -> None:
-    assert side_by_side.rows(document("s", dflash(80.0))) == []
-    assert side_by_side.rows(document("s", PLAIN, setting(0.0) | {"decode_tps": None})) == []
+    assert does_it_pay.rows(document("s", dflash(80.0))) == []
+    assert does_it_pay.rows(document("s", PLAIN, setting(0.0) | {"decode_tps": None})) == []
 
 
 def two() -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def two() -> list[dict[str, Any]]:
 
 
 def test_the_page_says_what_differs_and_what_is_the_same() -> None:
-    page = side_by_side.markdown(two())
+    page = does_it_pay.markdown(two())
     assert "target_precision: as_shipped" in page
     assert "target_precision: f32" in page
     assert "The same for all: threads: 1; engine: llamacpp" in page
@@ -108,23 +108,23 @@ def test_page_and_picture_are_written(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "findings.json").write_text(json.dumps(entry))
         folders.append(str(folder))
-    page = side_by_side.write([side_by_side.load(folder) for folder in folders], tmp_path / "out")
-    assert page.read_text().startswith("# Side by side — MEASURED")
-    assert (tmp_path / "out" / "side_by_side.png").read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in (tmp_path / "out" / "side_by_side.svg").read_bytes()
+    page = does_it_pay.write([does_it_pay.load(folder) for folder in folders], tmp_path / "out")
+    assert page.read_text().startswith("# Does speculation pay? — MEASURED")
+    assert (tmp_path / "out" / "does_it_pay.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "out" / "does_it_pay.svg").read_bytes()
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        side_by_side.load(tmp_path / "none")
+        does_it_pay.load(tmp_path / "none")
     (tmp_path / "findings.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"is not a findings\.json"):
-        side_by_side.load(tmp_path)
+        does_it_pay.load(tmp_path)
     (tmp_path / "findings.json").write_text("{")
     with pytest.raises(ConfigError, match=r"is not a findings\.json"):
-        side_by_side.load(tmp_path)
-    with pytest.raises(ConfigError, match="nothing to put side by side"):
-        side_by_side.write([document("s", PLAIN)], tmp_path)
+        does_it_pay.load(tmp_path)
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        does_it_pay.write([document("s", PLAIN)], tmp_path)
     mixed = [document("a", PLAIN, dflash(80.0)), document("b", PLAIN, dflash(80.0), measurement="emulated")]
-    with pytest.raises(ConfigError, match="are not put side by side"):
-        side_by_side.write(mixed, tmp_path)
+    with pytest.raises(ConfigError, match="are not compared"):
+        does_it_pay.write(mixed, tmp_path)
