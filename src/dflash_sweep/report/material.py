@@ -246,6 +246,11 @@ class Material:
             for trial in self.stored
         }
 
+    def worker_names(self, texts: Callable[..., str]) -> dict[str, str]:
+        """Workers by number in the order of their first trial: their own names hold the names of machines."""
+        known = dict.fromkeys(trial.result.worker for trial in self.stored if trial.result.worker)
+        return {worker: texts("worker", number=place) for place, worker in enumerate(known, 1)}
+
     def axis(self, name: str) -> AxisInfo | None:
         """The study's axis of that name; None if it is not one."""
         return next((axis for axis in self.study.axes if axis.name == name), None)

@@ -85,7 +85,8 @@ def _bullets(material: Material, texts: Texts, section: str) -> list[Block]:
 def _verdict(material: Material, found: Answer, texts: Texts) -> list[Block]:
     line: list[str | Span] = [strong(found.statement)]
     if found.numbers:
-        line += [texts("space"), texts("rows"), row_link(material, found.numbers), texts("stop")]
+        # a space in Chinese too: Markdown ends bold text only where a space or a sign follows its full stop
+        line += [" ", texts("rows"), row_link(material, found.numbers), texts("stop")]
     headline = material.verdict(*verdict_lines.HEADLINE)
     if headline is not None and headline.how_to_check:
         line += [" ", em(texts("checked", how=headline.how_to_check))]

@@ -11,7 +11,7 @@ from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import DASH, knob_text, number, rate
 
 
-def _cells(row: pd.Series, column: str, texts: Texts) -> tuple[str, ...]:
+def _cells(row: pd.Series, column: str, workers: dict[str, str], texts: Texts) -> tuple[str, ...]:
     candidate = known(row["candidate"])
     speculative = bool(row["speculative"])
     failure = row["failure_kind"]
@@ -20,7 +20,7 @@ def _cells(row: pd.Series, column: str, texts: Texts) -> tuple[str, ...]:
         str(row["number"]), str(row["uid"]), texts(f"role.{row['role']}"),
         DASH if candidate is None else f"{candidate:.0f}", setting or DASH, rate(known(row[column])),
         rate(known(row["acceptance_length"])), rate(known(row["step_ms"])), number(known(row["peak_memory_mib"])),
-        f"{row['n_valid_turns']}/{row['n_turns']}", str(row["worker"] or DASH),
+        f"{row['n_valid_turns']}/{row['n_turns']}", workers.get(row["worker"], DASH),
         DASH if pd.isna(failure) else f"{failure}: {row['failure_message']}", texts(f"word.{row['measurement']}"),
     )  # fmt: skip
 
@@ -29,6 +29,7 @@ def rows_table(material: Material, texts: Texts) -> Appendix | None:
     """One line a trial, failed ones too, in the order of numbers; None without trials."""
     if material.trials.empty:
         return None
+    workers = material.worker_names(texts)
     header = (
         "#", "uid", texts("column.role"), texts("column.candidate"), texts("column.setting"), material.metric.unit,
         "AL",
@@ -38,7 +39,7 @@ def rows_table(material: Material, texts: Texts) -> Appendix | None:
     return Appendix(
         title=texts("head.rows"),
         header=header,
-        rows=tuple(_cells(row, material.column, texts) for _, row in material.trials.iterrows()),
+        rows=tuple(_cells(row, material.column, workers, texts) for _, row in material.trials.iterrows()),
         numbers=tuple(int(value) for value in material.trials["number"]),
         align="rllrlrrrrllll",
     )

@@ -9,6 +9,7 @@ TEXTS: dict[str, str] = {
     # things
     "plain": "plain decoding",
     "candidate": "#{number}",
+    "worker": "worker {number}",
     "and_more": "{name} and {count} more",
     "setting": "setting",
     "winner": "confirmed best",

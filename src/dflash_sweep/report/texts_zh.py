@@ -9,6 +9,7 @@ TEXTS: dict[str, str] = {
     # things
     "plain": "普通解码",
     "candidate": "#{number}",
+    "worker": "worker {number}",
     "and_more": "{name} 及另外 {count} 次",
     "setting": "配置",
     "winner": "确认最好",

@@ -33,7 +33,8 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     rows = spans(material)
     if rows.empty:
         return None
-    workers = sorted(set(rows["worker"]))[:MAX_WORKERS]
+    names = material.worker_names(texts)
+    workers = [worker for worker in (*names, "?") if worker in set(rows["worker"])][:MAX_WORKERS]
     colours = {role: colour for role, _, colour in ROLE_MARKS} | {"canary": "#9AA0A6"}
     roles = [role for role, _, _ in ROLE_MARKS if role in set(rows["role"])]
     legend: style.Legend = [(style.swatch(colours[role]), texts(f"role.{role}")) for role in roles]
@@ -50,7 +51,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
             axes.barh(y, row["length_s"] / scale, left=row["start_s"] / scale, height=0.62, linewidth=0.5,
                       color=style.PAPER if failed else colours[row["role"]], hatch="////" if failed else "",
                       edgecolor=style.VERMILION if failed else style.PAPER)  # fmt: skip
-    axes.set_yticks(range(len(workers)), [style.printable(worker, within_in=1.4, points=8.5) for worker in workers])
+    axes.set_yticks(range(len(workers)), [names.get(worker, worker) for worker in workers])
     axes.set_ylim(len(workers) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.set_xlabel(texts(unit))

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dflash_sweep.records import Verdict, VerdictStatus
 from dflash_sweep.report.document import Inline, Span, code, em, strong
 from dflash_sweep.report.texts import Texts
-from dflash_sweep.report.wording import number
+from dflash_sweep.report.wording import DASH, number
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "first": (
@@ -69,14 +69,43 @@ def _title(verdict: Verdict, texts: Texts) -> str:
     return texts(key) if texts.has(key) else verdict.id.replace("_", " ")
 
 
-def figure(verdict: Verdict) -> str:
-    """ "0.71 [0.68, 0.74] ratio, n = 6"; only what is known."""
+def _amount(verdict: Verdict) -> str:
     ends = ""
     if verdict.ci_low is not None and verdict.ci_high is not None:
         ends = f"[{number(verdict.ci_low)}, {number(verdict.ci_high)}]"
     value = number(verdict.value) if verdict.value is not None else ""
-    words = " ".join(part for part in (value, ends, verdict.unit if value or ends else "") if part)
-    return ", ".join(part for part in (words, f"n = {verdict.n}") if part)
+    return " ".join(part for part in (value, ends, verdict.unit if value or ends else "") if part)
+
+
+def figure(verdict: Verdict) -> str:
+    """ "0.71 [0.68, 0.74] ratio, n = 6"; only what is known."""
+    return ", ".join(part for part in (_amount(verdict), f"n = {verdict.n}") if part)
+
+
+def _scaled(verdict: Verdict, scale: Callable[[float], float], form: str) -> str:
+    """Value and interval after `scale`, in per cent; a dash for an unknown value."""
+    if verdict.value is None:
+        return DASH
+    text = f"{scale(verdict.value):{form}} %"
+    if verdict.ci_low is None or verdict.ci_high is None:
+        return text
+    return f"{text} [{scale(verdict.ci_low):{form}}, {scale(verdict.ci_high):{form}}]"
+
+
+def sentence(verdict: Verdict, texts: Texts) -> str:
+    """The conclusion in the page's language; its own English sentence where there is no other."""
+    template = texts.sentence(f"{verdict.id}.{verdict.status}")
+    if template is None:
+        return verdict.statement
+    return template.format(
+        subject=verdict.subject,
+        statement=verdict.statement,
+        figure=_amount(verdict) or DASH,
+        low=number(verdict.ci_low),
+        high=number(verdict.ci_high),
+        percent=_scaled(verdict, lambda share: 100 * share, ".1f"),
+        change=_scaled(verdict, lambda ratio: 100 * (ratio - 1), "+.1f"),
+    )
 
 
 def line(verdict: Verdict, texts: Texts, *, check: bool = True) -> Inline:
@@ -84,7 +113,7 @@ def line(verdict: Verdict, texts: Texts, *, check: bool = True) -> Inline:
     key = "stated" if texts.has(_own_title(verdict)) else "stated_status"
     parts: list[str | Span] = [
         strong(name(verdict, texts)),
-        texts(key, status=texts(f"status.{verdict.status}"), statement=verdict.statement),
+        texts(key, status=texts(f"status.{verdict.status}"), statement=sentence(verdict, texts)),
         code(figure(verdict)),
     ]
     if check and verdict.how_to_check:
