@@ -1,5 +1,6 @@
 """Does speculation pay? Finished studies of one engine on one page: the acceptance length that the best setting of
-each kind has, and the one that it needs. Imports matplotlib, `errors`, `records`, `report` siblings; reads findings.json.
+each kind has, and the one that it needs. Imports matplotlib, `errors`, `records`, `report` siblings; reads their
+findings.json files.
 
     python -m dflash_sweep.report.does_it_pay reports/a reports/b --out reports/does_it_pay
 """
