@@ -24,13 +24,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dflash_sweep import settings
 from dflash_sweep.errors import ConfigError, DflashSweepError
-
-EXIT_OK, EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED = 0, 2, 3, 130
+from dflash_sweep.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 
 Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 """Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
 
-_OPEN_SECTIONS = ("space.", "fixed.", "plain.", "engine.options.", "engine.env.", "sampler.options.")
+_OPEN_SECTIONS = ("space.", "compare.", "fixed.", "plain.", "engine.options.", "engine.env.", "sampler.options.")
 """Sections whose keys are the user's own."""
 
 _LOG = logging.getLogger(__name__)
@@ -122,6 +121,17 @@ def _study_chosen(cfg: DictConfig) -> None:
         raise ConfigError(f"no study is chosen: add +study=NAME; there are: {', '.join(choices('study'))}")
 
 
+def _start(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
+    """The job of a configuration: one study, or several engines side by side."""
+    if cfg.compare:
+        from dflash_sweep.comparison import run_comparison
+
+        return run_comparison(cfg, config_dir() / "engine", launch_dir, run_dir)
+    from dflash_sweep.run import run_study
+
+    return run_study(cfg, launch_dir, run_dir)
+
+
 def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
     """Run Hydra on a command line; returns the exit code."""
     words = normalise(sys.argv[1:] if argv is None else argv)
@@ -132,11 +142,9 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
     def run(cfg: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
 
-        from dflash_sweep.run import run_study
-
         runtime = HydraConfig.get().runtime
         try:
-            codes.append((job or run_study)(cfg, Path(runtime.cwd), Path(runtime.output_dir)))
+            codes.append((job or _start)(cfg, Path(runtime.cwd), Path(runtime.output_dir)))
         except DflashSweepError as error:  # Hydra would print a page and exit with 1
             codes.append(fail(error, verbose))
         except KeyboardInterrupt:

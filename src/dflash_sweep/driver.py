@@ -96,6 +96,8 @@ class Driver:
         self._play("calibrate", repeats(*default, speculative=True, knobs=self._default_knobs()))
         if self._gate_stops():
             return
+        if not self._settings.config.n_trials:
+            return
         search = self._search()
         if not any(trial.role is Role.SEARCH and self._value(trial) is not None for trial in self._trials):
             raise StudyFailed(f"no candidate could be measured: {self._last_failure()}")

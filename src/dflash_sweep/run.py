@@ -11,16 +11,16 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from dflash_sweep import engines, environment, metrics, pool, report, server, settings, terminal
 from dflash_sweep.analysis.verdicts import judge
-from dflash_sweep.app import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from dflash_sweep.driver import Context, Driver
 from dflash_sweep.errors import StudyFailed
+from dflash_sweep.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.preflight import Preflight, examine
 from dflash_sweep.records import StudyInfo
@@ -118,8 +118,17 @@ def _drive(context: Context) -> tuple[StudyInfo, int]:
     return info, code
 
 
-def run_study(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
-    """One study from its configuration to its findings. Raises ConfigError; returns the exit code."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How a run ended: the study's name as stored, the exit code, and where its findings are."""
+
+    study: str
+    code: int
+    findings: Path
+
+
+def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
+    """One study from its configuration to its findings. Raises ConfigError before anything starts."""
     sampling_seed = derive(int(cfg.seed), "sampling")
     chosen = settings.build(cfg, launch_dir=launch_dir, run_dir=run_dir, sampling_seed=sampling_seed)
     engine, preflight = prepare(chosen)
@@ -154,5 +163,11 @@ def run_study(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
         trials = store.trials(name)
         verdicts = judge(trial_frame(trials), turn_frame(trials), info)
         out.print(terminal.summary(verdicts, report.winner_command(info, trials)))
-    print(path)  # noqa: T201 - the one line of standard output
-    return code
+    return Finished(study=name, code=code, findings=path)
+
+
+def run_study(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
+    """Drive a study and print the path of its findings; returns the exit code."""
+    finished = drive(cfg, launch_dir, run_dir)
+    print(finished.findings)  # noqa: T201 - the one line of standard output
+    return finished.code

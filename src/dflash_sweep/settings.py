@@ -121,7 +121,7 @@ class Config:
     """The whole configuration. Groups: study engine trace sampler cluster storage report."""
 
     study_name: str = MISSING  # name in the database and of the folders
-    n_trials: int = 40  # candidates that are measured in the search
+    n_trials: int = 40  # candidates measured in the search; 0 = plain decoding and the default setting only
     seed: int = 7  # the one seed; every other seed is derived from it
     resume: bool = False  # go on with a stored study of this name
     objective: str = "decode_tps"  # what is maximised or minimised, see docs/metrics.md
@@ -130,6 +130,7 @@ class Config:
     space: dict[str, Any] = field(default_factory=dict)  # knob -> values, in Hydra's sweep grammar
     fixed: dict[str, Any] = field(default_factory=dict)  # knob -> value for every candidate
     plain: dict[str, Any] = field(default_factory=dict)  # knob -> value for plain decoding only, beside `fixed`
+    compare: dict[str, Any] = field(default_factory=dict)  # engine -> its engine section, for engines side by side
     seed_points: list[Any] = field(default_factory=list)  # knob -> value maps measured first
     engine: EngineConfig = field(default_factory=EngineConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)
@@ -166,7 +167,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Keys that take one of a few words."""
 
 MINIMA: dict[str, float] = {
-    "n_trials": 1,
+    "n_trials": 0,
     "engine.n_ctx": 1,
     "engine.startup_timeout_s": 1,
     "replay.warmup_turns": 0,

@@ -114,9 +114,7 @@ def page(name: str, trace: str, lines: Sequence[EngineLine], skipped: Mapping[st
     return "\n".join(text) + "\n"
 
 
-def write(
-    folder: Path, name: str, trace: str, lines: Sequence[EngineLine], skipped: Mapping[str, str]
-) -> Path:
+def write(folder: Path, name: str, trace: str, lines: Sequence[EngineLine], skipped: Mapping[str, str]) -> Path:
     """Write findings.md and findings.json; returns the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "findings.md", page(name, trace, lines, skipped).encode())
