@@ -28,14 +28,15 @@ CLAIMED_PREFIX = "claimed."
 TRIAL_COLUMNS: tuple[str, ...] = (
     "uid", "study", "number", "role", "candidate", "repeat", "attempt", "speculative", "engine", "build",
     "measurement", "clock", "device", "device_uuid", "device_memory_mib", "worker", "trace", "trace_sha256",
-    "comparability_key", "label", "status_claimed", "failure_kind", "failure_message", "started_utc", "load_s",
-    "wall_s", "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
+    "comparability_key", "setting_note", "label", "status_claimed", "failure_kind", "failure_message", "started_utc",
+    "load_s", "wall_s", "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "prompt_tokens", "cached_tokens", "prompt_ms",
     "decode_tps", "api_tps", "wall_tps", "ttft_ms", "acceptance_length", "draft_acceptance_rate", "prefill_tps",
     "peak_memory_mib", "energy_j", "throttled",
     *metrics.STAGE_NAMES,
 )  # fmt: skip
-"""Columns of the trial table besides knobs. Stage columns: ms per verify step; sums: over valid, counted turns."""
+"""Columns of the trial table besides knobs. Stage columns: ms per verify step; sums: over valid, counted turns.
+`setting_note`: imported rows whose settings are only partly known are told apart by this text; else None."""
 
 TURN_COLUMNS: tuple[str, ...] = (
     "uid", "number", "role", "candidate", "speculative", "order", "conversation", "index", "bucket", "warmup",
@@ -90,6 +91,7 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         "measurement": str(result.measurement), "clock": result.clock, "device": result.device.name,
         "device_uuid": result.device.uuid, "device_memory_mib": result.device.memory_mib, "worker": result.worker,
         "trace": trial.trace_name, "trace_sha256": trial.trace_sha256, "comparability_key": trial.comparability_key,
+        "setting_note": result.environment.get("setting_note"),
         "label": trial.label, "status_claimed": trial.status_claimed,
         "failure_kind": str(result.failure.kind) if result.failure else None,
         "failure_message": result.failure.message if result.failure else None,

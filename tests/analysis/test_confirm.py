@@ -111,9 +111,9 @@ def test_a_study_that_could_go_on_says_so() -> None:
 def test_equal_finalists_seldom_give_a_winner_though_looked_at_after_each_block() -> None:
     rng = np.random.default_rng(7)
     false = 0
-    for _ in range(120):
+    for _ in range(40):
         frame = blocks(rng, [100, 100], 100, 4)
         false += any(
             decide(frame[frame["repeat"] < count], planned_blocks=4).outcome == "winner" for count in (2, 3, 4)
         )
-    assert false <= 13  # 5 % of 120 is 6; P(X > 13) < 0.3 % at 5 %
+    assert false <= 6  # 5 % of 40 is 2; P(X > 6) is 0.3 %

@@ -104,7 +104,7 @@ KNOBS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(ROW, KNOBS), max_size=24), st.sampled_from(["maximize", "minimize"]))
 def test_no_table_makes_the_verdicts_fail(rows: list[tuple[dict[str, Any], dict[str, Any]]], direction: str) -> None:
     made = []
@@ -128,5 +128,5 @@ def test_no_table_makes_the_verdicts_fail(rows: list[tuple[dict[str, Any], dict[
 
 @pytest.mark.slow
 def test_null_studies_seldom_hold_a_claim(false_claims: ModuleType) -> None:
-    with_claim, kinds = false_claims.count(8, seed=5)
-    assert with_claim <= 2, kinds  # P(X > 2) at 5 % is 0.6 %
+    with_claim, kinds = false_claims.count(5, seed=5)
+    assert with_claim <= 2, kinds  # P(X > 2) at 5 % is 0.1 %; the benchmark counts 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from importlib import resources
@@ -33,7 +34,7 @@ def verdicts(log: Imported) -> tuple[Verdict, ...]:
 
 
 def one(verdicts: Sequence[Verdict], verdict_id: str, subject: str) -> Verdict:
-    (found,) = [v for v in verdicts if v.id == verdict_id and subject in v.subject]
+    (found,) = [v for v in verdicts if v.id == verdict_id and v.subject.startswith(subject)]
     return found
 
 
@@ -155,6 +156,18 @@ def test_the_rows_alone_are_enough_without_the_facts_beside_them(tmp_path: Path)
     assert spot.ci_low <= 128 <= spot.ci_high < 1024
     assert one(judged, "keep_discard", "source changes").details["largest"] == "run 45"
     assert one(judged, "memory", "MiB per tree node").value == pytest.approx(77.625)
+
+
+def test_prose_alone_tells_no_axes_apart(tmp_path: Path) -> None:
+    # Without the structured field a row says only what it changed: what else was in force is not known
+    bare = tmp_path / "log.jsonl"
+    lines = [json.loads(line) for line in (DATA / "castle-runs-001-113.jsonl").read_text(encoding="utf-8").splitlines()]
+    bare.write_text("\n".join(json.dumps({k: v for k, v in line.items() if k != "asi"}) for line in lines))
+    judged = verdicts_of(importing.read(bare))
+    assert one(judged, "structural_bound", "exact_ms").status is HOLDS  # needs no settings
+    for verdict_id in ("dead_axis", "sweet_spot", "saturation", "noise", "break_even"):
+        assert {v.status for v in judged if v.id == verdict_id} == {UNKNOWN}, verdict_id
+    assert "do not state their whole setting" in one(judged, "dead_axis", "all axes").statement
 
 
 def test_import_and_judgement_are_quick() -> None:

@@ -17,7 +17,10 @@ _CHECK = "compare the rows named in details.rows; docs/statistics.md, section Ef
 def dead_axis(effects: Sequence[AxisEffect], evidence: Evidence) -> list[Verdict]:
     """One verdict an axis: holds = dead, does_not_hold = moves the objective, else undecided."""
     if not effects:
-        return [unknown("dead_axis", "all axes", "No axis has two levels that can be compared.", len(evidence.ranked))]
+        partly = len(evidence.ranked) - len(evidence.known)
+        why = f" ({partly} runs do not state their whole setting: give --alias rules)" if partly else ""
+        text = f"No axis has two levels that can be compared{why}."
+        return [unknown("dead_axis", "all axes", text, len(evidence.ranked))]
     seen = {name for effect in effects for name in effect.name.split(" + ")}
     unseen = [name for name in evidence.axes if name not in seen]
     return [
@@ -62,7 +65,7 @@ def _dead(effect: AxisEffect, evidence: Evidence) -> Verdict:
             "acceptance_moves": effect.acceptance_moves,
             "comparison": effect.rows.method,
             "levels": _level_details(effect),
-            "rows": [int(number) for number in evidence.ranked["number"].iloc[effect.rows.places]],
+            "rows": [int(number) for number in evidence.known["number"].iloc[effect.rows.places]],
         },
         how_to_check=_CHECK,
     )

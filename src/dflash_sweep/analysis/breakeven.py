@@ -44,7 +44,7 @@ class BreakEven:
 
 def best_setting(evidence: Evidence) -> tuple[pd.DataFrame, int]:
     """Runs of the best setting with two runs or more (the confirmed one if any), and among how many it was best."""
-    rows = fair_runs(evidence.ranked)
+    rows = fair_runs(evidence.known)
     confirmed = evidence.study.confirmed_candidate
     if confirmed is not None and (rows["candidate"] == confirmed).sum() > 1:
         return rows[rows["candidate"] == confirmed], 1

@@ -26,6 +26,9 @@ ALPHA = 0.02
 TOST_LEVEL = 0.90
 """Two one-sided tests at 5 % each are a 90 % interval inside the margin (Schuirmann 1987)."""
 
+MAX_MARGIN = 1.25
+"""Where two runs of one setting differ by more than this, no axis is called dead: the noise would hide anything."""
+
 MIN_REPEAT_DF = 3
 
 LENGTH = "_length"
@@ -60,7 +63,7 @@ class AxisEffect:
 
 def axis_effects(evidence: Evidence) -> tuple[AxisEffect, ...]:
     """All axes with at least two comparable levels, by adjusted p."""
-    rows = evidence.ranked
+    rows = evidence.known
     if len(rows) < 4:
         return ()
     table = lv.axis_table(rows)
@@ -84,7 +87,7 @@ def axis_effects(evidence: Evidence) -> tuple[AxisEffect, ...]:
 
 def _chosen(evidence: Evidence, name: str, table: AxisTable) -> tuple[LevelRows, Fit] | None:
     """The way of comparing that has the smaller standard errors; how large the effect is plays no part."""
-    figures = numbers(evidence.ranked, evidence.column)
+    figures = numbers(evidence.known, evidence.column)
     options: list[tuple[float, int, LevelRows, Fit]] = []
     for matched in (True, False):
         rows = lv.prepare(table, name, figures, matched=matched)
@@ -182,5 +185,6 @@ def _judged(effect: AxisEffect, adjusted: float) -> AxisEffect:
         and ratio.high < effect.margin
         for ratio in effect.ratios.values()
     )
-    status = "moves" if adjusted < ALPHA else "dead" if inside and not effect.acceptance_moves else "undecided"
+    quiet = inside and effect.margin <= MAX_MARGIN and not effect.acceptance_moves
+    status = "moves" if adjusted < ALPHA else "dead" if quiet else "undecided"
     return replace(effect, p_adjusted=adjusted, status=status)

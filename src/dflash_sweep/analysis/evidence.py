@@ -12,7 +12,15 @@ import pandas as pd
 
 from dflash_sweep.analysis.intervals import Interval, ratio_interval
 from dflash_sweep.analysis.noise import Noise, repeat_noise
-from dflash_sweep.analysis.rows import is_plain, main_stratum, numbers, objective_column, own_measurement, with_keys
+from dflash_sweep.analysis.rows import (
+    is_plain,
+    main_stratum,
+    numbers,
+    objective_column,
+    own_measurement,
+    whole_settings,
+    with_keys,
+)
 from dflash_sweep.records import AxisInfo, StudyInfo, Verdict, VerdictStatus
 
 HOLDS, FAILS, UNKNOWN = VerdictStatus.HOLDS, VerdictStatus.DOES_NOT_HOLD, VerdictStatus.NOT_ENOUGH_DATA
@@ -24,6 +32,7 @@ class Evidence:
 
     `trials`: all rows of the study's own kind of measurement, failed ones included, with keys (see rows.with_keys).
     `ranked`: usable speculative rows of the main stratum, the only ones that are compared with each other.
+    `known`: those of `ranked` whose settings are wholly known: only they can tell axes apart.
     `plain`: usable rows without speculation of the same stratum. `turns`: turn rows of `trials`. `column`: where the
     objective is; `sign`: +1 if larger is better. `noise`: repeats of speculative settings, None = too few.
     """
@@ -32,6 +41,7 @@ class Evidence:
     trials: pd.DataFrame
     turns: pd.DataFrame
     ranked: pd.DataFrame
+    known: pd.DataFrame
     plain: pd.DataFrame
     column: str
     sign: float
@@ -53,6 +63,7 @@ def gather(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> Evide
         trials=own,
         turns=turns[turns["uid"].isin(own["uid"])] if len(turns) else turns,
         ranked=main[~plain],
+        known=whole_settings(main[~plain]),
         plain=main[plain],
         column=column,
         sign=-1.0 if study.direction == "minimize" else 1.0,

@@ -52,7 +52,7 @@ def interactions(effects: Sequence[AxisEffect], evidence: Evidence) -> tuple[Int
     """
     additive = [effect for effect in effects if effect.rows.method == "additive"]
     pairs = [pair for pair in combinations(additive, 2) if any(effect.status == "moves" for effect in pair)]
-    table = lv.axis_table(evidence.ranked)
+    table = lv.axis_table(evidence.known)
     found = [tested for pair in pairs if (tested := _tested(pair, table, evidence)) is not None]
     adjusted = [
         Interaction(
@@ -76,7 +76,7 @@ def _tested(pair: tuple[AxisEffect, AxisEffect], table: lv.AxisTable, evidence: 
         return None
     others = [lv.trend(table, name, places) for name in table.names if name not in (pair[0].name, pair[1].name)]
     design = np.column_stack([np.ones(len(places)), a, b, a * b, *others])
-    y = np.log(numbers(evidence.ranked, evidence.column).to_numpy()[places])
+    y = np.log(numbers(evidence.known, evidence.column).to_numpy()[places])
     if len(y) - np.linalg.matrix_rank(design) < lv.MIN_RESIDUAL_DF:
         return None
     fitted = OLS(y, design).fit()

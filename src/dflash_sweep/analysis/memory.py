@@ -19,7 +19,7 @@ from statsmodels.tools.tools import add_constant
 
 from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, unknown
 from dflash_sweep.analysis.intervals import Interval, mean_interval
-from dflash_sweep.analysis.rows import is_missing, knob_columns, numbers, row_name, value_text
+from dflash_sweep.analysis.rows import is_missing, knob_columns, numbers, row_name, value_text, whole_settings
 from dflash_sweep.frames import KNOB_PREFIX, MEMORY_PREFIX
 from dflash_sweep.records import Verdict
 
@@ -54,12 +54,16 @@ def _fits(evidence: Evidence) -> list[Verdict]:
     failed = rows["failure_kind"].map(str) == "out_of_memory" if len(rows) else pd.Series(dtype=bool)
     if not failed.any():
         return []
+    rows = whole_settings(rows)
+    failed = failed.loc[rows.index]
+    if not failed.any():
+        return []
     judged = rows[failed | rows["failure_kind"].isna()]
     misfit = worst_condition(judged, failed.loc[judged.index])
     if misfit is None:
         text = f"{int(failed.sum())} runs ran out of memory, in settings that have nothing in common beyond chance."
         return [unknown("memory", "out of memory", text, int(failed.sum()))]
-    first, *more = [f"{name}={value}" for name, value in misfit.terms]
+    first, *more = [f"{name} at its default" if value == "unset" else f"{name}={value}" for name, value in misfit.terms]
     words = f"{first} with {' and '.join(more)}" if more else first
     device = _device(rows)
     other = f" Exceptions that fit: {'; '.join(misfit.exceptions)}." if misfit.exceptions else ""

@@ -132,9 +132,9 @@ def _length_rows(effect: AxisEffect, evidence: Evidence) -> tuple[LevelRows, flo
     """Acceptance lengths of an ordered axis with their noise: the repeats' where matched rows exist."""
     if not effect.rows.ordered:
         return None
-    lengths = committed_per_step(evidence.ranked)
-    table = lv.axis_table(evidence.ranked)
-    noise = repeat_noise(evidence.ranked.assign(**{LENGTH: lengths}), LENGTH)
+    lengths = committed_per_step(evidence.known)
+    table = lv.axis_table(evidence.known)
+    noise = repeat_noise(evidence.known.assign(**{LENGTH: lengths}), LENGTH)
     rows = lv.prepare(table, effect.name, lengths, matched=True)
     if rows is not None and noise is not None and noise.df >= 3 and len(numeric_codes(rows)) >= 3:
         return rows, noise.sd if noise.sd > 1e-6 else 0.0, noise.df

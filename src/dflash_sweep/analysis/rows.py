@@ -91,6 +91,9 @@ def with_keys(trials: pd.DataFrame) -> pd.DataFrame:
         for _, row in trials.iterrows()
     ]
     keyed["knob_key"] = pd.Series(texts, index=trials.index, dtype=object)
+    if "setting_note" in trials.columns:
+        noted = trials["setting_note"].map(lambda note: "" if is_missing(note) else f" ({note})").astype(object)
+        keyed["knob_key"] = keyed["knob_key"] + noted
     keyed["stratum"] = _joined(trials, ("measurement", "comparability_key", "build"))
     keyed["setting"] = keyed["stratum"] + "¦" + keyed["knob_key"]
     keyed["cell"] = keyed["setting"] + "¦" + _joined(trials, ("device", "device_uuid"))
@@ -129,6 +132,11 @@ def fair_runs(rows: pd.DataFrame) -> pd.DataFrame:
     twice = confirm & (confirm.groupby(keyed["setting"]).transform("sum") > 1)
     confirmed = keyed["setting"].isin(keyed.loc[twice, "setting"])
     return keyed[~confirmed | confirm]
+
+
+def whole_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose settings are wholly known: imported rows known by their description alone are left out."""
+    return rows[rows["setting_note"].map(is_missing).astype(bool)] if "setting_note" in rows.columns else rows
 
 
 def own_measurement(trials: pd.DataFrame, measurement: str) -> pd.DataFrame:

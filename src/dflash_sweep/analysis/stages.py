@@ -39,12 +39,12 @@ class StageCost:
 
 def focus(evidence: Evidence) -> pd.DataFrame:
     """Rows of the setting that sentences are about: the confirmed one, else that with the most runs (best on ties)."""
-    rows = evidence.ranked
+    rows = evidence.known
     confirmed = evidence.study.confirmed_candidate
     if confirmed is not None and (rows["candidate"] == confirmed).any():
         return rows[rows["candidate"] == confirmed]
     if rows.empty:
-        return rows
+        return evidence.ranked  # settings known in part only: all runs together
     groups = rows.groupby("knob_key", sort=False)
     ranked = max(
         groups, key=lambda item: (len(item[1]), evidence.sign * float(numbers(item[1], evidence.column).mean()))
@@ -83,7 +83,7 @@ def stage_costs(rows: pd.DataFrame) -> tuple[StageCost, ...]:
 
 def movers(evidence: Evidence) -> dict[str, tuple[str, ...]]:
     """Stage → axes that move it (F test of the axis's levels, all stages and axes adjusted together by Bonferroni)."""
-    rows = evidence.ranked
+    rows = evidence.known
     stages = [name for name in metrics.SUMMED_STAGES if (numbers(rows, name) > 0).sum() >= 4]
     table = lv.axis_table(rows) if stages else None
     if table is None:
@@ -109,7 +109,8 @@ def stage_attribution(evidence: Evidence) -> list[Verdict]:
             unknown("stage_attribution", "step", "The engine prints no stage times, or no run has them.", len(rows))
         ]
     moved = movers(evidence)
-    setting = short_setting(rows.iloc[0], evidence.ranked)
+    one_setting = rows["knob_key"].nunique() == 1
+    setting = short_setting(rows.iloc[0], evidence.ranked) if one_setting else "all runs together"
     return [_attributed(cost, moved.get(cost.name, ()), setting) for cost in costs if cost.share.value >= MIN_SHARE]
 
 

@@ -82,7 +82,7 @@ class Converter:
         build = _build(row)
         candidate = repeat = None
         if speculative:
-            key = json.dumps([sorted((k, str(v)) for k, v in setting.knobs.items()), build])
+            key = json.dumps([sorted((k, str(v)) for k, v in setting.knobs.items()), build, _note(row)])
             candidate = self._candidates.setdefault(key, len(self._candidates))
             repeat = self._repeats[candidate]
             self._repeats[candidate] += 1
@@ -153,7 +153,12 @@ class Converter:
             device=self._device(),
             turns=turns,
             failure=None if remark else row.failure,
-            environment={"provenance": provenance, "line": row.raw.line, "description": row.raw.description},
+            environment={
+                "provenance": provenance,
+                "line": row.raw.line,
+                "description": row.raw.description,
+                "setting_note": None if remark else _note(row),
+            },
             started_utc=_utc(row.raw.timestamp_ms),
             claimed=claimed,
         )
@@ -187,6 +192,14 @@ class Converter:
         parts: list[object] = [row.raw.segment, self.log.segments[row.raw.segment]]
         parts += sorted((name, str(value)) for name, value in row.parameters.workload.items())
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _note(row: Row) -> str | None:
+    """The description of a row that has no structured parameters and none by the user's rules: what it leaves unsaid is
+    not known, so only rows that say the very same are taken for one setting."""
+    if row.raw.structured or "rule" in row.parameters.provenance.values():
+        return None
+    return re.sub(r"\s+", " ", row.raw.description.lower()).strip() or f"run {row.raw.run}"
 
 
 def _build(row: Row) -> str:
