@@ -56,9 +56,9 @@ class Row:
 
 
 def load(folder: str | Path) -> dict[str, Any]:
-    """A study's findings.json, by its report folder or path. Raises ConfigError: missing, or no findings."""
+    """A study's findings.json, by its report folder or by a page in it. Raises ConfigError: missing, or no findings."""
     path = Path(folder)
-    path = path / "findings.json" if path.is_dir() else path
+    path = (path if path.is_dir() else path.parent) / "findings.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -235,7 +235,7 @@ def write(documents: Sequence[Mapping[str, Any]], folder: Path, formats: Iterabl
 
 
 def command(
-    folders: Annotated[list[str], typer.Argument(help="Report folders of finished studies.")],
+    folders: Annotated[list[str], typer.Argument(help="Report folders of finished studies, or their findings.md.")],
     out: Annotated[Path, typer.Option(help="Folder for the page and the picture.")] = Path("reports/does_it_pay"),
 ) -> None:
     """Say for finished studies whether speculation pays, on one page."""
