@@ -13,6 +13,7 @@ from dflash_sweep import traces
 from dflash_sweep.engines import Engine, KnobDef
 from dflash_sweep.engines.rendering import check_value
 from dflash_sweep.errors import ConfigError
+from dflash_sweep.payload import check_policy
 from dflash_sweep.records import (
     AxisInfo,
     Device,
@@ -21,6 +22,7 @@ from dflash_sweep.records import (
     Knobs,
     KnobValue,
     ModelFile,
+    ReplayPolicy,
     Trace,
 )
 from dflash_sweep.space import Axis, SearchSpace, axis_info
@@ -137,6 +139,7 @@ def examine(
     *,
     trace_path: str,
     max_turns: int | None,
+    policy: ReplayPolicy,
     space: SearchSpace,
     fixed: Knobs,
     plain: Knobs,
@@ -145,6 +148,7 @@ def examine(
     objective_needs_text: bool = True,
 ) -> Preflight:
     """Look at everything a study needs. `devices` is called last. Raises ConfigError; starts no server."""
+    check_policy(policy)
     settings = _bind_options(engine, settings)
     bound = SearchSpace(axes=tuple(bind_axis(engine, axis) for axis in space.axes))
     fixed = bind_knobs(engine, fixed, "fixed")

@@ -79,6 +79,7 @@ def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
         chosen.engine,
         trace_path=chosen.trace_path,
         max_turns=chosen.config.trace.max_turns,
+        policy=chosen.policy,
         space=chosen.space,
         fixed=chosen.fixed,
         plain=chosen.plain,
