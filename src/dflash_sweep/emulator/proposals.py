@@ -99,7 +99,11 @@ def draw(
     difficulty = _correlated(shocks[0], dials.correlation)[target]
     true = np.clip(level[None, :] + dials.spread * difficulty, 0.05, _STEEPEST)
     stated = np.clip(true / dials.calibration, 0.05, _STEEPEST)
-    tie = np.maximum(1 - _normal_cdf(shocks[2]) / dials.ties, 0.0)[target] if dials.ties > 0 else np.zeros_like(true)
+    tie = (
+        (1 - np.minimum(_normal_cdf(shocks[2]) / dials.ties, 1.0) ** dials.tie_power)[target]
+        if dials.ties > 0
+        else np.zeros_like(true)
+    )
     share = dials.numeric_share
     uniform = _normal_cdf(math.sqrt(1 - share) * shocks[1][target] + math.sqrt(share) * noise)
     cells = np.minimum((uniform * _CELLS).astype(np.int64), _CELLS - 1)
