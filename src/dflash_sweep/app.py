@@ -142,6 +142,7 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
     def run(cfg: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
 
+        logging.captureWarnings(True)  # libraries' warnings belong into the run's log
         runtime = HydraConfig.get().runtime
         try:
             codes.append((job or _start)(cfg, Path(runtime.cwd), Path(runtime.output_dir)))
