@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -223,6 +224,18 @@ def test_additive_cells_have_no_interaction() -> None:
     assert interactions.residual_range(np.array([[1.0, 2.0, 3.0], [4.0, np.nan, np.nan]])) is None, (
         "nothing is left over"
     )
+
+
+def test_pairs_that_are_shown_to_interact_are_framed(material: Material) -> None:
+    assert interactions.sure(material) == set()
+    both = replace(SWEET, subject="budget × proposal_temp", unit="ratio")
+    shown = replace(material, verdicts=(both, DEAD))
+    assert interactions.sure(shown) == {frozenset({"budget", "proposal_temp"})}
+    with style.conventions():
+        figure = interactions.draw(shown, TEXTS, figures.stamp_for(shown, TEXTS))
+    assert figure is not None
+    frames = [patch for patch in figure.axes[0].patches if not patch.get_fill()]
+    assert len(frames) == 1
 
 
 def point(cost: float, tps: float) -> pareto.Point:

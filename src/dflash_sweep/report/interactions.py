@@ -13,12 +13,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
+from dflash_sweep.records import VerdictStatus
 from dflash_sweep.report import style
 from dflash_sweep.report.axis_curves import axis_means
 from dflash_sweep.report.axis_levels import Level
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.verdict_lines import PAIR
 
 MAX_AXES = 7
 MIN_FILLED_CELLS = 4
@@ -106,7 +109,16 @@ def _heat(axes: Axes, values: np.ndarray, texts: list[list[str]], rows: list[str
         spine.set_visible(False)
 
 
-def _matrix(axes: Axes, found: list[Pair], names: list[str], title: str) -> None:
+def sure(material: Material) -> set[frozenset[str]]:
+    """Pairs of axes that a conclusion shows not to add up."""
+    return {
+        frozenset(verdict.subject.split(PAIR))
+        for verdict in material.verdicts
+        if verdict.id == "sweet_spot" and PAIR in verdict.subject and verdict.status is VerdictStatus.HOLDS
+    }
+
+
+def _matrix(axes: Axes, found: list[Pair], names: list[str], title: str, shown: set[frozenset[str]]) -> None:
     position = {name: index for index, name in enumerate(names)}
     values = np.full((len(names), len(names)), np.nan)
     written = [["" for _ in names] for _ in names]
@@ -114,6 +126,11 @@ def _matrix(axes: Axes, found: list[Pair], names: list[str], title: str) -> None
         low, high = sorted((position[pair.rows], position[pair.columns]))
         written[high][low] = "?" if pair.strength is None else f"{pair.strength:.2g}"
         values[high, low] = np.nan if pair.strength is None else pair.strength
+        if frozenset((pair.rows, pair.columns)) in shown:
+            frame = Rectangle(
+                (low - 0.47, high - 1.47), 0.94, 0.94, fill=False, edgecolor=style.VERMILION, linewidth=2.2
+            )
+            axes.add_patch(frame)
     _heat(axes, values[1:, :-1], [line[:-1] for line in written[1:]], names[1:], names[:-1])
     axes.set_title(title)
 
@@ -125,16 +142,16 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         return None
     names = [name for name, _ in axis_means(material)[:MAX_AXES]]
     top = found[0]
-    figure = style.sheet(
-        stamp,
-        texts("fig.interactions.title"),
-        texts("fig.interactions.see"),
-        body_in=3.7,
-    )
+    shown = sure(material)
+    see = texts("fig.interactions.see") + ("" if shown else f" {texts('fig.interactions.none')}")
+    legend: style.Legend = []
+    if shown and len(names) > 2:
+        legend.append((style.swatch(style.PAPER, edge=style.VERMILION), texts("legend.interacts")))
+    figure = style.sheet(stamp, texts("fig.interactions.title"), see, body_in=3.7, legend=legend)
     with_matrix = len(names) > 2
     if with_matrix:
         left, right = figure.subplots(1, 2, width_ratios=(len(names), max(3, len(top.column_labels))))
-        _matrix(left, found, names, texts("fig.interactions.left", unit=material.axis_label(texts)))
+        _matrix(left, found, names, texts("fig.interactions.left", unit=material.axis_label(texts)), shown)
     else:
         right = figure.subplots()
     written = [

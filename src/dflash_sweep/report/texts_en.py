@@ -69,6 +69,7 @@ TEXTS: dict[str, str] = {
     "legend.mean_interval": "mean and its 95 % interval",
     "legend.trend": "linear trend",
     "legend.front": "on the front",
+    "legend.interacts": "shown not to add up",
     "legend.tie_tokens": "tokens per step to tie with plain decoding",
     "legend.fits": "runs that fit",
     "legend.oom": "out of memory ({count})",
@@ -97,6 +98,7 @@ TEXTS: dict[str, str] = {
     "fig.interactions.title": "How two axes act together",
     "fig.interactions.see": "Left: what the cells of a pair differ by beyond both main effects, noise included "
     "(? = too few cells). Right: the pair's cell means, for the pair where that is most.",
+    "fig.interactions.none": "No pair is shown to do more than noise.",
     "fig.interactions.left": "beyond main effects, {unit}",
     "fig.interactions.right": "mean {unit}",
     "fig.pareto.title": "What speed costs",

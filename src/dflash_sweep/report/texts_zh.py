@@ -69,6 +69,7 @@ TEXTS: dict[str, str] = {
     "legend.mean_interval": "均值及其 95 % 区间",
     "legend.trend": "线性趋势",
     "legend.front": "在前沿上",
+    "legend.interacts": "已证明不可相加",
     "legend.tie_tokens": "与普通解码持平所需的每步 token 数",
     "legend.fits": "放得下的运行",
     "legend.oom": "显存不足（{count}）",
@@ -93,6 +94,7 @@ TEXTS: dict[str, str] = {
     "fig.interactions.title": "两个轴如何共同作用",
     "fig.interactions.see": "左：一对轴的各格在两个主效应之外还差多少，含噪声（? = 格子太少）。"
     "右：该值最大的一对轴的各格均值。",
+    "fig.interactions.none": "没有哪一对被证明超出噪声。",
     "fig.interactions.left": "主效应之外，{unit}",
     "fig.interactions.right": "均值，{unit}",
     "fig.pareto.title": "速度的代价",

@@ -23,6 +23,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Section of the page → ids of the conclusions it holds, in their order; every other id goes to "first"."""
 
+PAIR = " × "
+"""Between the names of two axes in the subject of a conclusion about both."""
+
 HEADLINE = ("keep_discard", "winner")
 """Id and subject of the conclusion that the page's first sentence states already."""
 
@@ -94,7 +97,8 @@ def _scaled(verdict: Verdict, scale: Callable[[float], float], form: str) -> str
 
 def sentence(verdict: Verdict, texts: Texts) -> str:
     """The conclusion in the page's language; its own English sentence where there is no other."""
-    template = texts.sentence(f"{verdict.id}.{verdict.status}")
+    outcome = "pair" if verdict.id == "sweet_spot" and PAIR in verdict.subject else verdict.status
+    template = texts.sentence(f"{verdict.id}.{outcome}")
     if template is None:
         return verdict.statement
     return template.format(

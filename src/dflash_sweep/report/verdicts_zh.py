@@ -19,6 +19,7 @@ SENTENCES: dict[str, str] = {
     "saturation.does_not_hold": "{subject} 再增大仍有好处，更大取值与参照相差 {change}。",
     "sweet_spot.holds": "{subject} 的最好取值是 {low} 到 {high}（其中各值彼此无法区分）。",
     "sweet_spot.does_not_hold": "{subject} 没有哪个取值比别的更好。",
+    "sweet_spot.pair": "{subject} 的作用不能相加，一个轴的作用随另一个轴改变 {change}：应一起选取。",
     "noise.holds": "同一配置各次运行的相对标准差为 {percent}。（{statement}）",
     "keep_discard.holds": "保留与丢弃：{figure}。（{statement}）",
     "keep_discard.does_not_hold": "保留与丢弃：{figure}。（{statement}）",
