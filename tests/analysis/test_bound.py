@@ -95,6 +95,22 @@ def test_five_trials_are_enough_where_the_stage_is_sequential_by_definition() ->
     assert verdict.status is VerdictStatus.HOLDS
 
 
+def test_another_way_of_verifying_must_be_tried_before_the_space_is_closed() -> None:
+    rng = np.random.default_rng(8)
+    rows = [{**row, "knob.verifier": "exact"} for row in plain_rows(rng) + spec_rows(rng, PLAIN_MS, 30)]
+    axis = AxisInfo(name="verifier", kind="choice", values=("exact", "trusted"))
+    (open_,) = structural_bound(gather(table(rows), no_turns(), study(axis)))
+    assert open_.status is VerdictStatus.NOT_ENOUGH_DATA
+    assert "verifier=trusted may verify in another way" in open_.statement
+    slow = [trial(50 + i, tps=8.0, knobs={"verifier": "trusted"}, verify_ms=200.0) for i in range(2)]
+    (closed,) = structural_bound(gather(table(rows + slow), no_turns(), study(axis)))
+    assert closed.status is VerdictStatus.HOLDS
+    assert "2 runs without exact_ms verify in another way" in closed.statement
+    fast = [trial(50 + i, tps=38.0, knobs={"verifier": "trusted"}, verify_ms=30.0) for i in range(2)]
+    (near,) = structural_bound(gather(table(rows + fast), no_turns(), study(axis)))
+    assert near.status is VerdictStatus.NOT_ENOUGH_DATA
+
+
 @pytest.mark.parametrize("missing", ["plain", "spec", "stages"])
 def test_what_is_missing_is_said(missing: str) -> None:
     rng = np.random.default_rng(4)
