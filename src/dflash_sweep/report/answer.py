@@ -76,7 +76,8 @@ def _numbered(material: Material, number: int | None) -> Candidate | None:
 def setting_name(entry: Candidate, texts: Texts, material: Material) -> str:
     """ "#19 (budget=22 chain_seed=true)": a candidate by name and by what tells it from the best others."""
     names = material.differing([*material.candidates[:NEIGHBOURS], entry])
-    knobs = knob_text(entry.knobs, names, joiner=" ")
+    alone = tuple(name for name, value in entry.knobs.items() if value is not None)
+    knobs = knob_text(entry.knobs, names or alone, joiner=" ")
     head = material.name(entry, texts)
     return texts("named", head=head, knobs=knobs) if knobs and entry.speculative else head
 
