@@ -17,7 +17,7 @@ from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.rows import numbers, usable
 from dflash_sweep.records import Verdict
 
-DRIFT_ALPHA = 0.005
+DRIFT_ALPHA = 0.003
 """A drift is reported only at this level: it is looked for in every study."""
 
 MIN_DF = 4

@@ -20,7 +20,7 @@ from dflash_sweep.analysis.levels import AxisTable, Fit, LevelRows
 from dflash_sweep.analysis.noise import Noise, repeat_noise
 from dflash_sweep.analysis.rows import numbers
 
-ALPHA = 0.02
+ALPHA = 0.015
 """Family-wise level of all axis effects of a study together."""
 
 TOST_LEVEL = 0.90

@@ -265,7 +265,7 @@ def _counts(evidence: Evidence) -> Verdict:
         f"{counts[word]} {word}" for word in ("keep", "discard", "undecided", "crash", "invalid", "apart")
     )
     text = (
-        f"Of {runs} runs, {valid} valid; of {len(found)} settings {better} surely better than its incumbent: {listed}."
+        f"Of {runs} runs, {valid} valid; of {len(found)} settings {better} surely beat their incumbent: {listed}."
     )
     if evidence.noise is None:
         return unknown(
