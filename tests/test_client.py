@@ -129,6 +129,39 @@ def test_a_request_that_met_the_closing_of_a_kept_connection_is_sent_once_more()
         assert (len(server.requests), server.connections) == (5, 3)
 
 
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+def test_the_request_after_an_error_inside_a_stream_goes_over_a_fresh_connection(framing: str) -> None:
+    """A server may end the connection of an answer that failed whenever it likes: nothing is sent on it any more."""
+    failed = sse(chunk("x"), 'data: {"error": {"message": "boom"}}\n\n', done=False)
+    replies = iter([text_answer("a"), Reply(failed, framing=framing), text_answer("b")])
+    with SSEServer(lambda _: next(replies)) as server, Client(server.url) as client:
+        client.chat(ASK, turn_index=0)
+        assert client.chat(ASK, turn_index=1).error == "boom"
+        assert client.chat(ASK, turn_index=2).content == "b "
+        assert (len(server.requests), server.connections) == (3, 2)
+
+
+def test_all_kept_connections_may_be_stale() -> None:
+    """Turns in parallel leave several connections; a server that closed all of them still gets the next request."""
+    both = threading.Barrier(2)
+    closing = threading.Event()
+
+    def answer(_: Request) -> Reply:
+        if closing.is_set() and server.connections < 3:
+            return Reply(drop=True)
+        return text_answer("b") if closing.is_set() else Reply([both.wait, *sse(chunk("a"), chunk(finish="stop"))])
+
+    with SSEServer(answer) as server, Client(server.url) as client:
+        threads = [threading.Thread(target=client.chat, args=(ASK, index)) for index in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        closing.set()
+        assert client.chat(ASK, turn_index=2).content == "b "
+        assert server.connections == 3
+
+
 def test_nobody_listens() -> None:
     with SSEServer(lambda _: text_answer()) as server:
         url = server.url

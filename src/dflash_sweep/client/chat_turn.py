@@ -46,11 +46,11 @@ class ChatTurn:
         self._on_new_connection = False
 
     def run(self, body: bytes) -> Exchange:
-        """Send and read it all. A request that met the closing of a kept connection is sent once more."""
+        """Send and read it all. A request that met the closing of a kept connection is sent again, on another one."""
         if self._link.cancelled.is_set():
             return self.end("cancelled", "the client was stopped")
         failure = self._attempt(body)
-        if failure is not None and self._was_stale():
+        while failure is not None and self._was_stale():  # ends: each time one kept connection fewer is left
             failure = self._attempt(body)
         if failure is not None and self._link.cancelled.is_set():
             failure = ("cancelled", "the turn was broken off")
@@ -105,6 +105,8 @@ class ChatTurn:
             now_ns = clock()
             for event in parser.feed(raw):
                 stream.add(event, now_ns)
+            if stream.error is not None:
+                break  # nothing counts after it, and a stream left early leaves no connection: servers close theirs too
             if now_ns > deadline_ns:
                 return "timeout", f"the turn took longer than {self._timeout_s:g} s"
         self._take_rest(parser)
