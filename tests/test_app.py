@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from dflash_sweep import app, settings
 from dflash_sweep.errors import ConfigError
@@ -76,6 +77,27 @@ def test_wrong_settings_are_named(words: list[str], message: str, tmp_path: Path
     with pytest.raises(ConfigError) as caught:
         settings.build(cfg, launch_dir=tmp_path, run_dir=tmp_path, sampling_seed=1)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["on", "3:1", "010", "1.10", "4", "off"])
+def test_words_of_a_command_line_are_text_or_an_error(value: str) -> None:
+    """YAML makes True of on, 181 of 3:1, 8 of 010, 1.1 of 1.10: such a word may never reach a server."""
+    cfg = app.compose_overrides(["+study=ddtree"])
+    for place in ("engine", "compare.llamacpp"):
+        text = f"extra_args: [--flag, {value}]"
+        OmegaConf.update(cfg, place, OmegaConf.create(text), force_add=True)
+        with pytest.raises(ConfigError, match=rf"^{re.escape(place)}\.extra_args\[1\]=.* in quotes"):
+            settings.merge(cfg)
+        OmegaConf.update(cfg, place, OmegaConf.create(text.replace(", ", ", '").replace("]", "']")), force_add=True)
+        assert settings.merge(cfg)
+        cfg = app.compose_overrides(["+study=ddtree"])
+
+
+def test_variables_of_a_server_are_text_or_whole_numbers() -> None:
+    config = compose("+study=ddtree", "engine.env.LLAMA_A=1", "engine.env.LLAMA_B=off", "engine.env.LLAMA_C='1.10'")
+    assert config.engine.env == {"LLAMA_A": "1", "LLAMA_B": "off", "LLAMA_C": "1.10"}
+    with pytest.raises(ConfigError, match=r"engine\.env\[LLAMA_A\]=True was read as a bool"):
+        compose("+study=ddtree", "engine.env.LLAMA_A=true")
 
 
 def test_relative_paths_count_from_the_launch_directory(tmp_path: Path) -> None:

@@ -27,9 +27,13 @@ from dflash_sweep.space import Axis, SearchSpace, axis_info, parse_axis, parse_s
         ("int(interval(1, 4))", (1, 2, 3, 4)),
         (22, (22,)),
         ("f16", ("f16",)),
+        ("'3:1'", ("3:1",)),
+        ("choice('1,1', '3,1')", ("1,1", "3,1")),  # quoted, a comma is part of the value
+        ([8, 16], (8, 16)),  # a YAML list
+        ([0.5, "default"], (0.5, None)),
     ],
 )
-def test_finite_axes(text: KnobValue, values: tuple[KnobValue, ...]) -> None:
+def test_finite_axes(text: object, values: tuple[KnobValue, ...]) -> None:
     axis = parse_axis("x", text)
     assert axis.values == values
     assert [type(value) for value in axis.values] == [type(value) for value in values]
@@ -49,14 +53,28 @@ def test_continuous_axes() -> None:
         ("interval(1.0, 0.5)", "needs low < high"),
         ("tag(log, interval(0.0, 1.0))", "low > 0 for a log scale"),
         ("choice([1, 2], 3)", "is not a single value"),
+        ([[1, 2], 3], "is not a single value"),
+        ([], "has no value"),
+        ([4, 4], "names a value twice"),
+        ("choice(nan, 1)", "not finite"),
+        (float("inf"), "not finite"),
+        ("tag(log, int(interval(1, 64)))", "a tag without effect"),  # never a scale that is silently another
+        ("tag(log, range(1, 64, 4))", "a tag without effect"),
+        ("tag(log, choice(1, 2))", "a tag without effect"),
     ],
 )
-def test_wrong_axes_are_named(text: str, reason: str) -> None:
+def test_wrong_axes_are_named(text: object, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_axis("budget", text)
     assert str(caught.value).startswith("space.budget: ")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_range_holds_only_values_that_can_be_reached() -> None:
+    # 1, 5 … 29: the next step would be 33. Reports show this end, not the one that was written.
+    info = axis_info(parse_axis("n", "range(1, 33, 4)"), "int", "tokens", "drafted at most")
+    assert info.values == (1, 5, 9, 13, 17, 21, 25, 29)
 
 
 def test_points_of_a_finite_space() -> None:

@@ -56,7 +56,12 @@ class Preflight:
 
 
 def bind_value(definition: KnobDef, value: KnobValue, where: str) -> KnobValue:
-    """A value in its knob's declared type: 1 for a float knob becomes 1.0. Raises ConfigError."""
+    """A value in its knob's declared type: 1 for a float knob becomes 1.0. Raises ConfigError.
+
+    YAML reads the bare words on and off as true and false: a knob that takes those words gets them back.
+    """
+    if isinstance(value, bool) and {"on", "off"} <= set(definition.choices or ()):
+        value = "on" if value else "off"
     if definition.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if problem := check_value(definition, value):

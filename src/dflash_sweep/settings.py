@@ -272,8 +272,26 @@ def absolute_url(url: str, base: Path) -> str:
     return url
 
 
+def _check_words(engine: object, where: str) -> None:
+    """Command-line words and variables reach a server letter by letter, so they must not have been read as anything
+    else: YAML makes True of on, 181 of 3:1, 8 of 010 and 1.1 of 1.10. Raises ConfigError."""
+    if not isinstance(engine, DictConfig):
+        return
+    for section, taken in (("extra_args", (str,)), ("env", (str, int))):
+        given = engine.get(section) or {}
+        for key, value in given.items() if isinstance(given, DictConfig) else enumerate(given):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, taken)):
+                raise ConfigError(
+                    f"{where}.{section}[{key!s}]={value!r} was read as a {type(value).__name__}, not as text; "
+                    "write what the server shall get in quotes, for example 'on' or '3:1'"
+                )
+
+
 def merge(cfg: DictConfig) -> Config:
     """Check a composed configuration against the schema. Raises ConfigError naming the key and what is allowed."""
+    _check_words(cfg.get("engine"), "engine")
+    for name, engine in (cfg.get("compare") or {}).items():
+        _check_words(engine, f"compare.{name}")
     try:
         merged = OmegaConf.merge(OmegaConf.structured(Config), cfg)
         OmegaConf.resolve(merged)

@@ -4,13 +4,15 @@ choice(16, 22, 32)              one of these values
 range(1, 9) / range(1, 9, 2)    whole steps, upper end left out, as in Hydra
 interval(0.1, 1.0)              any number between
 tag(log, interval(1e-4, 1.0))   the same on a logarithmic scale
+
+A YAML list is a choice too.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -106,12 +108,23 @@ def _interval(name: str, text: str, sweep: IntervalSweep) -> Axis:
     return Axis(name=name, low=low, high=high, log=log)
 
 
-def parse_axis(name: str, text: str | KnobValue) -> Axis:
+def _check_tags(name: str, text: str, value: object) -> None:
+    """A tag that would change nothing is an error: a log scale belongs to an interval of real numbers."""
+    tags = set(getattr(value, "tags", None) or ())
+    real = isinstance(value, IntervalSweep) and not (isinstance(value.start, int) and isinstance(value.end, int))
+    if tags - ({"log"} if real else set()):
+        raise ConfigError(f"space.{name}: {text} has a tag without effect; only tag(log, interval(low, high)) has one")
+
+
+def parse_axis(name: str, text: object) -> Axis:
     """One line of the space section → an axis; a bare value is an axis of one value. Raises ConfigError."""
-    if not isinstance(text, str):
-        return Axis(name=name, values=(text,))
-    value = _parse(name, text).value()
     values: tuple[KnobValue, ...]
+    if isinstance(text, list | tuple):
+        return _finite_axis(name, text, tuple(_plain(name, item) for item in text))
+    if not isinstance(text, str):
+        return _finite_axis(name, text, (_plain(name, text),))
+    value = _parse(name, text).value()
+    _check_tags(name, text, value)
     if isinstance(value, IntervalSweep):
         if not (isinstance(value.start, int) and isinstance(value.end, int)):
             return _interval(name, text, value)
@@ -122,12 +135,20 @@ def parse_axis(name: str, text: str | KnobValue) -> Axis:
         values = tuple(_plain(name, item) for item in value.list)
     else:
         values = (_plain(name, value),)
+    return _finite_axis(name, text, values)
+
+
+def _finite_axis(name: str, text: object, values: tuple[KnobValue, ...]) -> Axis:
+    if not values:
+        raise ConfigError(f"space.{name}: {text} has no value; allowed: {GRAMMAR}")
+    if any(isinstance(item, float) and not math.isfinite(item) for item in values):
+        raise ConfigError(f"space.{name}: {text} has a value that is not finite")
     if len({(type(item), item) for item in values}) < len(values):
         raise ConfigError(f"space.{name}: {text} names a value twice")
     return Axis(name=name, values=values)
 
 
-def parse_space(section: dict[str, str | KnobValue]) -> SearchSpace:
+def parse_space(section: Mapping[str, object]) -> SearchSpace:
     """The whole `space` section. Raises ConfigError naming the axis."""
     return SearchSpace(axes=tuple(parse_axis(name, text) for name, text in section.items()))
 

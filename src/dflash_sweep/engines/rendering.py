@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from dflash_sweep.engines.base import KnobDef
@@ -19,9 +20,11 @@ def check_value(definition: KnobDef, value: KnobValue) -> str | None:
     elif definition.kind == "int":
         allowed = None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
     elif definition.kind == "float":
-        allowed = None if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
+        real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        allowed = None if real else "a number"
     elif not isinstance(value, str):
-        allowed = "text in quotes" if not definition.choices else ", ".join(map(str, definition.choices))
+        words = ", ".join(map(str, definition.choices or ()))
+        allowed = f"{words}, in quotes" if words else "text in quotes"  # YAML makes other things of on, 3:1 and 1.10
     if allowed is None and definition.choices and value not in definition.choices:
         allowed = ", ".join(map(str, definition.choices))
     if allowed is None and isinstance(value, int | float) and not isinstance(value, bool):
