@@ -16,6 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from dflash_sweep.emulator import fit, rows, tables
 from dflash_sweep.emulator.check import GROUPS, Report, RowCheck, check_file
@@ -136,6 +137,10 @@ def draw_scatter(report: Report) -> None:
         axis.set(xlim=(low, high), ylim=(low, high), xlabel="published", ylabel="emulated", title=label)
         if high / low > 3:
             axis.set(xscale="log", yscale="log")
+            for side in (axis.xaxis, axis.yaxis):
+                side.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+                side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                side.set_minor_formatter(NullFormatter())
     figure.suptitle("Every measured run: emulated (noise-free) against published. Band: ±8 %", fontsize=12)
     figure.savefig(IMAGES / "emulator-all-rows.png", dpi=110)
     plt.close(figure)
@@ -157,7 +162,12 @@ def draw_kind(name: str, checks: list[RowCheck]) -> None:
             style = {"s": 34, "zorder": 2} if marker == "o" else {"s": 90, "zorder": 3, "linewidths": 1.8}
             axis.scatter(*zip(*shown, strict=True), color=color, marker=marker, label=who, alpha=0.85, **style)
         axis.set_title(label, fontsize=10, loc="left")
-        axis.set_ylim(bottom=0, top=axis.get_ylim()[1] * 1.08)
+        values = [check.published[key] or check.emulated[key] or 0.0 for check in checks]
+        axis.set_ylim(bottom=0, top=axis.get_ylim()[1] * 1.08 if any(values) else 1.0)
+        if not any(values):
+            axis.text(
+                0.5, 0.5, "none in this mode", ha="center", va="center", transform=axis.transAxes, color="#666666"
+            )
         axis.grid(axis="y", alpha=0.25)
         axis.set_xticks(
             list(places), [str(check.run) for check in checks], fontsize=7, rotation=90 if len(checks) > 12 else 0

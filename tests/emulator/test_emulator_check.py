@@ -31,7 +31,7 @@ def figure(report: Report, name: str) -> float:
 def test_rates_are_within_three_percent_in_the_median_and_eight_at_the_90th_percentile(report: Report) -> None:
     assert figure(report, "rows") == 83  # 113 runs less 18 crashes, 9 code changes, 3 traces
     assert figure(report, "tps_median_error") <= 0.03
-    assert figure(report, "tps_p90_error") <= 0.085  # 0.08 at 300 seeds, see docs/emulator.md; fewer seeds are coarser
+    assert figure(report, "tps_p90_error") <= 0.08
     assert figure(report, "al_median_error") <= 0.12
 
 
@@ -44,9 +44,9 @@ def test_exactly_the_runs_that_ran_out_of_memory_do_so_here(report: Report) -> N
     assert figure(report, "memory_crashes") == figure(report, "memory_crashes_foreseen") == 13
     assert figure(report, "ran") == figure(report, "ran_foreseen") == 95
     by_run = {entry.run: entry for entry in report.rows}
-    for run in (25, 41, 52, 94, 96, 100):
+    for run in (25, 27, 41, 48, 52, 94, 96, 100):
         assert by_run[run].predicted == "out of memory"
-    for run in (47, 26):
+    for run in (40, 47):
         assert by_run[run].predicted == "refused"
 
 
@@ -208,6 +208,7 @@ def test_list_names_cards_workloads_and_faults() -> None:
 def test_markdown_tables_have_a_rule_and_as_many_cells() -> None:
     text = tables.markdown(("a", "b"), [("1", "2")])
     assert text.splitlines() == ["| a | b |", "| --- | ---: |", "| 1 | 2 |"]
+    assert tables.markdown(("a", "b"), [("1", "two")]).splitlines()[1] == "| --- | --- |"
     assert tables.percent(None) == tables.number(None) == "–"
 
 

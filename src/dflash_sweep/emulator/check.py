@@ -165,7 +165,7 @@ def totals(checks: Sequence[RowCheck]) -> dict[str, float | None]:
         found[f"{name}_median_error"] = statistics.median(errors) if errors else None
     memory = [check for check in checks if check.expected == "out of memory"]
     found["memory_crashes"] = len(memory)
-    found["memory_crashes_foreseen"] = sum(check.predicted != "ran" for check in memory)
+    found["memory_crashes_foreseen"] = sum(check.predicted == "out of memory" for check in memory)
     ran = [check for check in checks if check.expected == "ran"]
     found["ran"] = len(ran)
     found["ran_foreseen"] = sum(check.predicted == "ran" for check in ran)

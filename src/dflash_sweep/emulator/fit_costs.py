@@ -131,7 +131,9 @@ def _fit_topk(used: list[_Used], fitted: Tables) -> None:
 
 def _fit_tree(used: list[_Used], fitted: Tables) -> None:
     """Batched trees at the runs' context; the law at short context comes from the author's reference points."""
-    fast = [entry for entry in used if entry.setting.rolls_back_fast]
+    # A draft that runs partly on the CPU overlaps with the tree in another way: such rows say nothing about its cost.
+    whole = [entry for entry in used if entry.setting.draft_gpu_layers >= costs.FULL_DRAFT_LAYERS]
+    fast = [entry for entry in whole if entry.setting.rolls_back_fast]
     if len({entry.setting.budget for entry in fast}) < 3:
         return
     nodes = [float(entry.setting.budget + 1) for entry in fast]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dflash_sweep.emulator import costs, devices, dials, model
+from dflash_sweep.emulator import costs, devices, dials, model, rows
 from dflash_sweep.emulator.devices import Card
 from dflash_sweep.emulator.dials import Dials
 from dflash_sweep.emulator.model import TurnInput
@@ -79,11 +79,13 @@ def row(entry: Row, card: Card | None = None, counts_of: CountsOf | None = None)
     setting = entry.setting
     if setting is None:
         return Prediction(failure=None)
-    if entry.refused:
-        return Prediction(failure=entry.refused)
+    if refused := rows.refusal(setting):
+        return Prediction(failure=refused)
     fit = costs.memory(setting, card)
     if fit.failure:
         return Prediction(failure=f"out of memory at {fit.stage} ({fit.failure})")
+    if useless := rows.unusable(setting):
+        return Prediction(failure=useless)
     if entry.gen_tokens is None:
         return Prediction()
     if counts_of is None:

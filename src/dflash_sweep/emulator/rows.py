@@ -142,13 +142,18 @@ def _setting(record: dict[str, str], where: str) -> tuple[Setting | None, str | 
         fast_rollback=(record.get("fast_rollback") or "").strip() == "1",
         profile=(record.get("profile") or "1").strip() != "0",
     )
-    return setting, refusal(setting)
+    return setting, refusal(setting) or unusable(setting)
 
 
 def refusal(setting: Setting) -> str | None:
-    """Why a server would not run this setting at all, in words; None if it would."""
+    """Why a server would not start with this setting whatever its memory, in words; None if it would."""
     if setting.flash_attn == "off" and setting.kv_bits_per_element < 16:
         return "a quantised V cache needs flash attention"
-    if setting.cache_type_k == "tq3_0":
+    return None
+
+
+def unusable(setting: Setting) -> str | None:
+    """Why a server that runs with this setting is of no use, in words; None if it is."""
+    if "tq3_0" in (setting.cache_type_k, setting.cache_type_v):
         return "KV type tq3_0: the output differs from plain decoding at once"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.table import Table
@@ -9,6 +10,8 @@ from rich.table import Table
 from dflash_sweep.emulator.check import Report, RowCheck
 
 Cells = tuple[str, ...]
+
+_FIGURE = re.compile(r"[-+–]?[\d.]*(?: %)?")
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -57,7 +60,7 @@ def total_lines(report: Report) -> list[Cells]:
     for name in ("step_ms", "pack_ms", "draft_ms", "topk_ms", "exact_ms"):
         lines.append((f"{name}, median error", percent(totals[f"{name}_median_error"], signed=False), ""))
     foreseen, crashes = totals["memory_crashes_foreseen"], totals["memory_crashes"]
-    lines.append(("out-of-memory runs that do not run here either", f"{foreseen} of {crashes}", "all"))
+    lines.append(("out-of-memory runs that run out of memory here", f"{foreseen} of {crashes}", "all"))
     lines.append(("runs that worked and work here too", f"{totals['ran_foreseen']} of {totals['ran']}", "all"))
     return lines
 
@@ -120,7 +123,8 @@ def all_tables(report: Report) -> list[Table]:
 
 
 def markdown(columns: Sequence[str], lines: Sequence[Cells]) -> str:
-    """A markdown table; figures to the right."""
-    rule = ["---", *("---:" for _ in columns[1:])]
+    """A markdown table; columns of figures to the right."""
+    figures = [all(_FIGURE.fullmatch(cells[place]) for cells in lines) for place in range(len(columns))]
+    rule = ["---:" if numeric and place else "---" for place, numeric in enumerate(figures)]
     rows = ["| " + " | ".join(cells) + " |" for cells in (tuple(columns), tuple(rule), *lines)]
     return "\n".join(rows)
