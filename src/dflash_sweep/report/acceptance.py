@@ -46,10 +46,10 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     ties = []
     for (entry, histogram), colour in zip(found, style.SERIES, strict=False):
         mean = sum(tokens * steps for tokens, steps in histogram.items()) / sum(histogram.values())
-        name = material.name(entry, texts)
-        legend.append(
-            (style.swatch(colour), f"{name} · AL {mean:.2f} · {sum(histogram.values())} {texts('unit.steps')}")
+        words = texts(
+            "legend.histogram", name=material.name(entry, texts), mean=f"{mean:.2f}", steps=sum(histogram.values())
         )
+        legend.append((style.swatch(colour), style.printable(words, within_in=3.4, points=8.5)))
         tie = entry.step_ms / material.plain_ms if entry.step_ms is not None and material.plain_ms else None
         ties.append((tie, colour))
     if any(tie is not None for tie, _ in ties):
@@ -63,7 +63,8 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         places = [tokens + (index - (len(found) - 1) / 2) * width for tokens in histogram]
         axes.bar(places, [100 * steps / total for steps in histogram.values()], width=0.92 * width, color=colour)
         if tie is not None:
-            axes.axvline(tie, color=colour, linestyle="--", linewidth=1.4, zorder=0)
+            axes.axvline(tie, color=style.PAPER, linewidth=3.2, zorder=3)
+            axes.axvline(tie, color=colour, linestyle="--", linewidth=1.4, zorder=4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(texts("axis.tokens_per_step"))
     axes.set_ylabel(texts("axis.share_of_steps"))

@@ -14,7 +14,6 @@ TEXTS: dict[str, str] = {
     "setting": "setting",
     "winner": "confirmed best",
     "turns": "turns: {count}",
-    "unit.steps": "steps",
     "role.search": "search",
     "role.confirm": "confirm",
     "role.rerun": "rerun",
@@ -70,6 +69,7 @@ TEXTS: dict[str, str] = {
     "legend.trend": "linear trend",
     "legend.front": "on the front",
     "legend.interacts": "shown not to add up",
+    "legend.histogram": "{name}: mean {mean} over {steps} steps",
     "legend.tie_tokens": "tokens per step to tie with plain decoding",
     "legend.fits": "runs that fit",
     "legend.oom": "out of memory ({count})",
@@ -104,11 +104,14 @@ TEXTS: dict[str, str] = {
     "fig.pareto.title": "What speed costs",
     "fig.pareto.see": "No other speculative setting is both faster and cheaper than one on the front.",
     "fig.acceptance.title": "How many tokens a step emits",
-    "fig.acceptance.see": "As printed by the engine. Steps left of a setting's dashed line lose to plain decoding.",
+    "fig.acceptance.see": "Only the steps that the engine printed. Steps left of a setting's dashed line lose "
+    "to plain decoding.",
     "fig.buckets.title": "Speed by kind of turn",
     "fig.buckets.see": "Lines: 95 % interval over runs. A setting may win on code and lose on prose.",
     "fig.memory.title": "Memory, and what did not fit",
-    "fig.memory.see": "Crosses at the top did not fit. The slope is what one more unit costs.",
+    "fig.memory.see": "One dot a run. Crosses at the top did not fit; a line is drawn only where the axis "
+    "alone explains "
+    "the memory.",
     "fig.memory.see_counts": "Runs by value. No memory figure is known; hatched runs ran out of memory, whatever else "
     "they changed.",
     "fig.memory.slope_other": "{slope} MiB per {axis}",
