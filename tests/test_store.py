@@ -103,6 +103,21 @@ def test_a_result_survives_another_writers_lock(store: Store, tmp_path: Path) ->
     assert len(store.trials("s")) == 1
 
 
+def test_a_lock_that_stays_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_sweep.store._LOCK_TIMEOUT_S", 0.1)
+    with Store(f"sqlite:///{tmp_path / 'studies.db'}") as store:
+        store.save_study(INFO)
+        store.begin(make_spec(), "o", "key")
+        other = sqlite3.connect(tmp_path / "studies.db", isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StorageError, match=r"^storage\.url=sqlite.* cannot be read or written: database is locked"):
+            store.finish(make_result())
+        other.execute("COMMIT")
+        other.close()
+        store.finish(make_result())  # nothing was half written
+        assert len(store.trials("s")) == 1
+
+
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "studies.db"
     path.write_text("not a database, but long enough to be looked at as one " * 40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,6 +111,72 @@ def test_numbers_that_are_not_finite_are_never_told(url: str, value: float) -> N
     with pytest.raises(ValueError, match="must not be told"):
         study.tell(asked[0], value, {})
     assert stored(url)[0].state is optuna.trial.TrialState.RUNNING
+
+
+def hold(url: str, seconds: float) -> tuple[threading.Thread, threading.Event]:
+    """Another process's lock on the database: a thread that holds it, and the event that says it has it."""
+    held = threading.Event()
+
+    def work() -> None:
+        other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        held.set()
+        threading.Event().wait(seconds)
+        other.execute("COMMIT")
+        other.close()
+
+    return threading.Thread(target=work), held
+
+
+def test_a_value_told_under_another_writers_long_lock_arrives(url: str) -> None:
+    # 6 s are more than the 5 s after which Python's sqlite3 gives up by itself.
+    study = open_study(url)
+    asked = study.ask({})
+    assert asked is not None
+    thread, held = hold(url, 6.0)
+    thread.start()
+    held.wait()
+    study.tell(asked[0], 25.0, {"trial": 0})
+    thread.join()
+    (trial,) = stored(url)
+    assert (trial.state, trial.value, trial.user_attrs["trial"]) == (optuna.trial.TrialState.COMPLETE, 25.0, 0)
+
+
+def test_a_lock_that_stays_is_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_sweep.study._LOCK_TIMEOUT_S", 0.1)
+    study = open_study(url)
+    asked = study.ask({})
+    assert asked is not None
+    thread, held = hold(url, 1.0)
+    thread.start()
+    held.wait()
+    with pytest.raises(StorageError, match=r"^storage\.url=sqlite.* cannot be read or written: .*database is locked"):
+        study.tell(asked[0], 25.0, {})
+    thread.join()
+    study.tell(asked[0], 25.0, {})  # nothing was half told
+    assert stored(url)[0].value == 25.0
+
+
+@pytest.mark.parametrize("failure", [None, FailureKind.OUT_OF_MEMORY])
+def test_a_candidate_that_was_finished_elsewhere_does_not_end_the_study(
+    url: str, failure: FailureKind | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = open_study(url)
+    asked = study.ask({})
+    assert asked is not None
+    optuna.load_study(study_name="s", storage=url).tell(asked[0], state=optuna.trial.TrialState.FAIL)
+    if failure is None:
+        study.tell(asked[0], 25.0, {"trial": 0})
+    else:
+        study.tell_failure(asked[0], failure, {})
+    assert "was finished by somebody else" in caplog.text
+    assert stored(url)[0].state is optuna.trial.TrialState.FAIL
+    assert study.ask({}) is not None
+
+
+def test_a_candidate_that_was_never_asked_is_still_an_error(url: str) -> None:
+    with pytest.raises(KeyError):
+        open_study(url).tell(3, 1.0, {})
 
 
 def test_running_candidates_are_listed_with_their_driver(url: str) -> None:

@@ -20,7 +20,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import ColumnElement, create_engine, delete, event, func, select, update
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from dflash_sweep.errors import StorageError
@@ -128,8 +128,12 @@ class Store:
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
-        with Session(self.engine) as session, session.begin():
-            yield session
+        """One transaction. Raises StorageError where the database cannot be read or written."""
+        try:
+            with Session(self.engine) as session, session.begin():
+                yield session
+        except OperationalError as error:
+            raise StorageError(f"storage.url={self.url}: cannot be read or written: {error.orig}") from error
 
     # ------------------------------------------------------------ studies
 

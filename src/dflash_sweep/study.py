@@ -8,16 +8,18 @@ away), transient ones as FAIL. A number that was not measured is never told.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import random
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
@@ -26,6 +28,10 @@ from dflash_sweep.errors import ConfigError, FailureKind, StorageError
 from dflash_sweep.records import Knobs, KnobValue
 from dflash_sweep.seeds import derive
 from dflash_sweep.space import Axis, SearchSpace
+
+_LOG = logging.getLogger(__name__)
+_LOCK_TIMEOUT_S = 60.0
+"""How long a read or a write waits for another process's lock on an SQLite file before it gives up."""
 
 _MAX_DUPLICATES = 5
 """Asks in a row that may repeat a known point before an unmeasured one is taken at random."""
@@ -100,6 +106,7 @@ class Study:
         warnings.filterwarnings("ignore", category=ExperimentalWarning)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = space
+        self._url = url
         self._effective = effective
         self._owner = owner
         self._distributions = {axis.name: distribution(axis) for axis in space.axes}
@@ -151,6 +158,10 @@ class Study:
         `known` maps effective points (see `key`) to their measured value; None = failed, or still running. An asked
         duplicate is told at once: the known value, or PRUNED.
         """
+        with self._usable():
+            return self._ask(known)
+
+    def _ask(self, known: Mapping[tuple[tuple[str, str], ...], float | None]) -> tuple[int, Knobs] | None:
         for attempt in range(_MAX_DUPLICATES + 1):
             if attempt == _MAX_DUPLICATES:
                 fresh = self._unmeasured(known)
@@ -193,14 +204,40 @@ class Study:
         """A measured value. Raises ValueError for a number that is not finite (it would stay the best for ever)."""
         if not math.isfinite(value):
             raise ValueError(f"candidate {number}: {value} must not be told")
-        self._set_attributes(number, attributes)
-        self._study.tell(number, value)
+        self._finish(number, attributes, value=value)
 
     def tell_failure(self, number: int, kind: FailureKind, attributes: Mapping[str, KnobValue]) -> None:
         """A failure, by kind: PRUNED if it would happen again, FAIL if not."""
-        self._set_attributes(number, {"failure": str(kind), **attributes})
         state = TrialState.PRUNED if kind.is_repeatable else TrialState.FAIL
-        self._study.tell(number, state=state)
+        self._finish(number, {"failure": str(kind), **attributes}, state=state)
+
+    def _finish(
+        self,
+        number: int,
+        attributes: Mapping[str, KnobValue],
+        *,
+        value: float | None = None,
+        state: TrialState | None = None,
+    ) -> None:
+        """Tell once. A candidate that somebody else finished meanwhile (the dashboard, a second tool) stays as it is:
+        its row is in the store, and that is where reports read."""
+        with self._usable():
+            try:
+                self._set_attributes(number, attributes)
+                self._study.tell(number, value, state=state)
+            except (UpdateFinishedTrialError, ValueError) as error:
+                if not self._study.get_trials(deepcopy=False)[number].state.is_finished():
+                    raise
+                _LOG.warning("candidate %d was finished by somebody else: %s", number, _first_line(error))
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Raises StorageError where Optuna cannot read or write its tables, for example under a lock that stays."""
+        try:
+            yield
+        except StorageInternalError as error:
+            reason = _first_line(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+            raise StorageError(f"storage.url={self._url}: cannot be read or written: {reason}") from error
 
     def running(self) -> tuple[tuple[int, Knobs, str], ...]:
         """Candidates asked for and not told yet: number, point, and the driver that asked."""
@@ -227,7 +264,7 @@ class Study:
 
 
 def _engine_options(url: str) -> dict[str, object]:
-    return {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
+    return {"connect_args": {"timeout": _LOCK_TIMEOUT_S}} if url.startswith("sqlite") else {}
 
 
 def _native(value: object) -> KnobValue:
