@@ -50,6 +50,9 @@ def test_metric_lines_are_read_by_an_agent_loop() -> None:
     assert found["speedup"] == pytest.approx(2.0, rel=0.01)
     assert found["speedup_low"] < 2.0 < found["speedup_high"]
     assert found["failed_runs"] == 1
+    assert found["runs"] == 2
+    lucky = exporting.metric_lines([*TRIALS, stored(6, 95.0, {"budget": 40})], STUDY)
+    assert lucky[0] == lines[0]  # one lucky run is not reported while others were repeated
     assert found["plain_tps"] == pytest.approx((40.0 * 40.4) ** 0.5)
 
 

@@ -133,6 +133,30 @@ def import_log(
     typer.echo("\n".join(imported.coverage.lines()))
 
 
+@app.command(name="export")
+def export_study(
+    study: str,
+    out: Annotated[Path | None, typer.Option(help="log.jsonl, rows .csv or .parquet; left out: METRIC lines")] = None,
+    turns: Annotated[bool, typer.Option(help="One row a turn instead of one a trial")] = False,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Dotted override, e.g. storage.url=…")] = None,
+) -> None:
+    """Print a study's METRIC lines for an agent loop, or write it as an autoresearch log or a table."""
+    from dflash_sweep import exporting
+    from dflash_sweep.errors import StorageError
+
+    with _store(overrides) as store:
+        info = store.study(study)
+        if info is None:
+            raise StorageError(f"study {study!r} is not stored; there are: {', '.join(store.study_names()) or 'none'}")
+        trials = store.trials(study)
+    if out is None:
+        typer.echo("\n".join(exporting.metric_lines(trials, info)))
+    elif out.suffix == ".jsonl":
+        typer.echo(exporting.write_log(out, trials, info))
+    else:
+        typer.echo(exporting.write_rows(out, trials, turns=turns))
+
+
 def main() -> None:
     """Console entry: one line for an error, never a traceback without -v."""
     from dflash_sweep.errors import ConfigError, DflashSweepError

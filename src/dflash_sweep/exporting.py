@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def metric_line(name: str, value: float) -> str:
 def metric_lines(trials: Iterable[StoredTrial], study: StudyInfo) -> tuple[str, ...]:
     """What an agent loop should read of a study: the objective first, one pair a line, only figures that are known.
 
-    The setting is the confirmed one, else the best speculative one by its mean. `decode_tps` and its interval, speed-up
+    The setting is the confirmed one, else the best speculative one by its mean, among those run at least twice if there
+    are any. `decode_tps` and its interval, speed-up
     over plain decoding with its interval, acceptance length, step time, runs and failed runs.
     """
     table = candidate_table(frames.trial_frame(trials))
@@ -70,12 +72,15 @@ def _chosen(table: pd.DataFrame, study: StudyInfo) -> pd.Series | None:
     if spec.empty:
         return None
     confirmed = spec[spec["candidate"] == study.confirmed_candidate] if study.confirmed_candidate is not None else spec
-    rows = confirmed if len(confirmed) else spec
+    repeated = spec[spec["n"] > 1]
+    rows = (
+        confirmed if study.confirmed_candidate is not None and len(confirmed) else repeated if len(repeated) else spec
+    )
     return rows.sort_values("decode_tps", ascending=study.direction == "minimize", kind="stable").iloc[0]
 
 
 def _known(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def autoresearch_log(trials: Sequence[StoredTrial], study: StudyInfo) -> tuple[str, ...]:
