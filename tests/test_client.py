@@ -209,6 +209,15 @@ def test_error_events_inside_a_stream(event: str) -> None:
     assert (seen.error_type, seen.error, seen.content) == ("server_error", "boom", "x")
 
 
+@pytest.mark.parametrize(("code", "kept"), [(400, 400), (None, None), ("rate_limit", None), (True, None)])
+def test_an_error_event_keeps_its_kind_and_code_though_the_stream_began_well(code: object, kept: int | None) -> None:
+    event = {"error": {"code": code, "type": "exceed_context_size_error", "message": "too long"}}
+    seen = ask(Reply(sse(event, done=False)))
+    assert (seen.http_status, seen.error_code) == (200, kept)
+    assert (seen.error_type, seen.error) == ("server_error", "too long (exceed_context_size_error)")
+    assert seen.finish_reason is None
+
+
 def test_an_answer_that_is_not_streamed_is_an_error_with_its_text() -> None:
     seen = ask(json_reply({"error": "Unexpected endpoint or method."}))
     assert (seen.error_type, seen.error) == (

@@ -529,7 +529,15 @@ def test_one_failed_request_spoils_the_trial_so_that_it_is_tried_again(tmp_path:
 
 
 def test_a_turn_the_server_refuses_is_left_out(tmp_path: Path) -> None:
+    """Whether by status or by an error event in a stream that began with 200: asking again would not help."""
+    late = turn(1, error="server_error")
+    late = replace(late, exchange=replace(late.exchange, error_code=400))
     assert judged(tmp_path, [turn(0), turn(1, error="http_error", status=400)]) is None
+    assert judged(tmp_path, [turn(0), late]) is None
+    assert judged(tmp_path, [late]) is FailureKind.NO_MEASUREMENT  # and that is final: such a trial is not repeated
+    assert not FailureKind.NO_MEASUREMENT.is_transient
+    late = replace(late, exchange=replace(late.exchange, error_code=500))
+    assert judged(tmp_path, [turn(0), late]) is FailureKind.REQUEST_FAILED
 
 
 def test_a_failed_warm_up_is_no_matter(tmp_path: Path) -> None:

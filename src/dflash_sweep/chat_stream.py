@@ -57,12 +57,20 @@ def error_text(body: Any) -> str:
     return clean_text(str(body))
 
 
+def _error_code(body: dict[str, Any]) -> int | None:
+    """The HTTP status that an error object names; None if it names none."""
+    inner = body.get("error") or body
+    code = inner.get("code") if isinstance(inner, dict) else None
+    return code if isinstance(code, int) and not isinstance(code, bool) else None
+
+
 class ChatStream:
     """Takes the events of one answer with their arrival times (monotonic ns) and keeps what they add up to."""
 
     def __init__(self) -> None:
         self.done = False
         self.error: str | None = None
+        self.error_code: int | None = None
         self.bad_json: str | None = None
         self.chunks = 0
         self.first_token_ns: int | None = None
@@ -123,7 +131,7 @@ class ChatStream:
             self.bad_json = self.bad_json or event.text[:200]
             return
         if event.event == "error" or chunk.get("error"):
-            self.error = self.error or error_text(chunk)
+            self._take_error(chunk)
             return
         self._take_top_level(chunk)
         choices = chunk.get("choices")
@@ -137,6 +145,10 @@ class ChatStream:
         else:
             self._gaps_ns.append(now_ns - self.last_token_ns)
         self.last_token_ns = now_ns
+
+    def _take_error(self, chunk: dict[str, Any]) -> None:
+        if self.error is None:
+            self.error, self.error_code = error_text(chunk), _error_code(chunk)
 
     def _take_top_level(self, chunk: dict[str, Any]) -> None:
         if isinstance(usage := chunk.get("usage"), dict):

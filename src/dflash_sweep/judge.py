@@ -31,7 +31,8 @@ def judge(engine: Engine, spec: TrialSpec, turns: Sequence[TurnRecord], effectiv
     counted = [turn for turn in turns if not turn.warmup]
     for turn in counted:
         exchange = turn.exchange
-        if exchange.error_type is not None and exchange.http_status not in REFUSED:
+        status = exchange.error_code or exchange.http_status
+        if exchange.error_type is not None and status not in REFUSED:
             message = f"turn {turn.conversation}/{turn.index}: {exchange.error_type}: {exchange.error}"
             raise TrialFailed(FailureKind.REQUEST_FAILED, message)
     if different := not_applied(engine.effective_point(spec.knobs), effective):

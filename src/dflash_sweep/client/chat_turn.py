@@ -164,6 +164,7 @@ class ChatTurn:
             timings=stream.timings,
             error_type=error_type,
             error=error,
+            error_code=stream.error_code,
             log_start=self._log_start,
             response_id=stream.response_id,
             extra=stream.extra or None,

@@ -38,6 +38,7 @@ class Exchange:
     between chunks that carried text (with speculation a chunk can hold several tokens; never count them as tokens).
     `log_start` is the size of the server's log in bytes when the request was sent. `extra` holds top-level fields of
     the stream that are neither usage nor timings (vLLM's metrics, SGLang's sglext …; the last of each name wins);
+    `error_code` is the HTTP status that an error event inside a stream names (the stream itself began with 200);
     `metrics_before`/`metrics_after` the text of the metrics page around the request, where the engine counts there.
     """
 
@@ -58,6 +59,7 @@ class Exchange:
     timings: dict[str, Any] | None = None
     error_type: str | None = None
     error: str | None = None
+    error_code: int | None = None
     log_start: int = 0
     response_id: str | None = None
     extra: dict[str, Any] | None = None
