@@ -61,6 +61,14 @@ def test_a_second_result_for_a_trial_is_not_counted(store: Store) -> None:
     assert len(trial.result.turns) == 2
 
 
+def test_a_row_gets_the_key_of_the_device_that_ran_it(store: Store) -> None:
+    """On a machine with cards of several models the worker that is free decides: such rows are never pooled."""
+    for uid, key in (("a", "key of one card"), ("b", None)):
+        store.begin(make_spec(uid), "o", "key as planned")
+        store.finish(make_result(uid), key)
+    assert [trial.comparability_key for trial in store.trials("s")] == ["key of one card", "key as planned"]
+
+
 def test_numbers_follow_the_order_of_finishing(store: Store) -> None:
     for uid in ("a", "b"):
         store.begin(make_spec(uid), "o", "key")
@@ -150,4 +158,9 @@ def test_comparability_key_ignores_knobs_and_seeds_but_not_the_rest() -> None:
     assert comparability_key(replace(base, engine=noisy), "card") == key
     assert comparability_key(base, "other card") != key
     assert comparability_key(replace(base, policy=replace(base.policy, thinking=True)), "card") != key
+    switched = replace(base.trace.header, template_kwargs={"enable_thinking": False})  # the trace's own switch
+    assert comparability_key(replace(base, trace=replace(base.trace, header=switched)), "card") != key
+    assert comparability_key(replace(base, policy=replace(base.policy, cache_prompt=False)), "card") != key
+    assert comparability_key(replace(base, policy=replace(base.policy, temperature=0.7)), "card") != key
+    assert comparability_key(replace(base, policy=replace(base.policy, warmup_turns=0)), "card") != key
     assert comparability_key(replace(base, build=replace(base.build, version="2")), "card") != key

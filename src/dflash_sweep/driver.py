@@ -230,14 +230,14 @@ class Driver:
                 return
             for result in pool.wait(_POLL_S):
                 job = running.pop(result.uid)
-                trial = self._take(result)
+                trial = self._take(result, comparability_key(self._spec(job), result.device.name))
                 if is_final(trial, self._protocol.retries):
                     phase.took(job, trial)
                 else:
                     again.append(job.again())
 
-    def _take(self, result: TrialResult) -> StoredTrial:
-        self._store.finish(result)
+    def _take(self, result: TrialResult, comparability: str) -> StoredTrial:
+        self._store.finish(result, comparability)
         trial = self._store.trial(result.uid)
         self._trials.append(trial)
         self._context.watcher.finished(trial, self._value(trial), self._best())

@@ -61,8 +61,8 @@ def schema_head() -> str:
 def comparability_key(spec: TrialSpec, device_name: str) -> str:
     """Rows with different keys are never ranked together: what was asked, by whom, on what. 16 hex digits.
 
-    Made of engine, build and binary, models, context, the engine's options and extra words, trace, replay policy and
-    device name: everything but the candidate's own knobs.
+    Made of engine, build and binary, models, context, the engine's options and extra words, trace with its template
+    switches, replay policy and device name: everything but the candidate's own knobs.
     """
     engine = spec.engine
     parts = _plain(
@@ -70,7 +70,7 @@ def comparability_key(spec: TrialSpec, device_name: str) -> str:
             "engine": (engine.name, engine.model, engine.draft_model, engine.n_ctx, engine.extra_args, engine.env),
             "options": {key: value for key, value in engine.options.items() if not key.endswith("seed")},
             "build": (spec.build.version, spec.build.binary_sha256),
-            "trace": spec.trace.header.sha256,
+            "trace": (spec.trace.header.sha256, spec.trace.header.template_kwargs),
             "policy": spec.policy,
             "device": device_name,
         }
@@ -184,8 +184,11 @@ class Store:
                 )
             )
 
-    def finish(self, result: TrialResult) -> None:
-        """Complete a running trial with its result, turns and stages, in one transaction; a second call is ignored."""
+    def finish(self, result: TrialResult, comparability: str | None = None) -> None:
+        """Complete a running trial with its result, turns and stages, in one transaction; a second call is ignored.
+
+        `comparability`: its key, now that its device is known; None = as it was begun.
+        """
         with self._session() as session:
             row = session.get(TrialRow, result.uid)
             if row is None:
@@ -194,6 +197,7 @@ class Store:
                 _LOG.warning("trial %s was finished already; the second result is not counted", result.uid)
                 return
             row.number = self._next_number(session, row.study)
+            row.comparability_key = comparability or row.comparability_key
             _complete(row, result)
             session.add_all(_turn_rows(session, result))
 
