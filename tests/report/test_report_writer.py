@@ -40,6 +40,12 @@ def check_files(folder: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn but not rendered: for tests of words."""
+    monkeypatch.setattr(style, "rendered", lambda figure, suffix: b"drawn, not rendered: to save time" * 40)
+
+
 @pytest.fixture(scope="module")
 def full(build_study: Builder, build_trials: Builder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("full")
@@ -121,7 +127,7 @@ def test_html_is_self_contained(full: Path) -> None:
 
 
 def test_same_rows_give_same_files(build_study: Builder, build_trials: Builder, tmp_path: Path) -> None:
-    trials = build_trials(6, turns=2)
+    trials = build_trials(4, turns=1)
     for name in ("one", "two"):
         report.write(build_study(), tuple(trials) if name == "one" else tuple(reversed(trials)), tmp_path / name)
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
@@ -177,6 +183,7 @@ def test_odd_studies_get_a_page(case: str, build_study: Builder, build_trials: B
         assert "The command line of these runs is not known. Run plain decoding." in page
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_failure_messages_cannot_break_the_page(build_study: Builder, build_trials: Builder, tmp_path: Path) -> None:
     report.write(build_study(), [broken(trial) for trial in build_trials(6, turns=1)], tmp_path, formats=("svg",))
     page = (tmp_path / "findings.md").read_text()
@@ -184,6 +191,7 @@ def test_failure_messages_cannot_break_the_page(build_study: Builder, build_tria
     assert "a|b `c` &lt;d&gt;" in (tmp_path / "findings.html").read_text()
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_a_report_in_chinese(build_study: Builder, build_trials: Builder, tmp_path: Path) -> None:
     report.write(build_study(), build_trials(4, turns=2), tmp_path, lang="zh", formats=("svg",))
     check_files(tmp_path)
@@ -225,6 +233,7 @@ def test_a_folder_that_is_a_file_is_one_line(build_study: Builder, tmp_path: Pat
         report.write(build_study(), (), tmp_path / "out")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_command_can_be_given(build_study: Builder, build_trials: Builder, tmp_path: Path) -> None:
     report.write(build_study(), build_trials(3, turns=1), tmp_path, formats=("svg",), server_command="run --me")
     assert "```sh\nrun --me\n```" in (tmp_path / "findings.md").read_text()
@@ -246,6 +255,7 @@ def test_quoting_survives_a_shell(build_study: Builder, build_trials: Builder) -
     assert done.stdout.strip() == repr(["a b", "$HOME", "'", ""])
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_other_kinds_of_numbers_are_named_and_not_ranked(
     build_study: Builder, build_trials: Builder, tmp_path: Path
 ) -> None:
@@ -286,10 +296,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_many_trials(
-    build_study: Builder, build_trials: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(style, "rendered", lambda figure, suffix: b"drawn, not rendered: to save time" * 40)
+@pytest.mark.usefixtures("unrendered")
+def test_many_trials(build_study: Builder, build_trials: Builder, tmp_path: Path) -> None:
     study: StudyInfo = build_study(name="many <b> | ` names")
     report.write(study, build_trials(300, turns=1), tmp_path, formats=("svg",))
     found = check_files(tmp_path)

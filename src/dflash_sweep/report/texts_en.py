@@ -110,8 +110,7 @@ TEXTS: dict[str, str] = {
     "fig.buckets.see": "Lines: 95 % interval over runs. A setting may win on code and lose on prose.",
     "fig.memory.title": "Memory, and what did not fit",
     "fig.memory.see": "One dot a run. Crosses at the top did not fit; a line is drawn only where the axis "
-    "alone explains "
-    "the memory.",
+    "alone explains the memory.",
     "fig.memory.see_counts": "Runs by value. No memory figure is known; hatched runs ran out of memory, whatever else "
     "they changed.",
     "fig.memory.slope_other": "{slope} MiB per {axis}",
