@@ -53,7 +53,7 @@ def test_metric_lines_are_read_by_an_agent_loop() -> None:
     assert found["runs"] == 2
     lucky = exporting.metric_lines([*TRIALS, stored(6, 95.0, {"budget": 40})], STUDY)
     assert lucky[0] == lines[0]  # one lucky run is not reported while others were repeated
-    assert found["plain_tps"] == pytest.approx((40.0 * 40.4) ** 0.5)
+    assert found["plain_decode_tps"] == pytest.approx((40.0 * 40.4) ** 0.5)
 
 
 def test_nothing_is_said_about_what_was_not_measured() -> None:

@@ -20,7 +20,7 @@ import pandas as pd
 from dflash_sweep import frames
 from dflash_sweep.analysis.evidence import gather
 from dflash_sweep.analysis.ledger import Step, steps
-from dflash_sweep.analysis.rows import setting_text
+from dflash_sweep.analysis.rows import objective_column, setting_text
 from dflash_sweep.analysis.summary import candidate_table
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.records import StoredTrial, StudyInfo
@@ -51,19 +51,21 @@ def metric_lines(trials: Iterable[StoredTrial], study: StudyInfo) -> tuple[str, 
     """What an agent loop should read of a study: the objective first, one pair a line, only figures that are known.
 
     The setting is the confirmed one, else the best speculative one by its mean, among those run at least twice if there
-    are any. `decode_tps` and its interval, speed-up
+    are any. The objective (e.g. decode_tps) and its interval, speed-up
     over plain decoding with its interval, acceptance length, step time, runs and failed runs.
     """
-    table = candidate_table(frames.trial_frame(trials))
+    frame = frames.trial_frame(trials)
+    table = candidate_table(frame, objective_column(frame, study.objective))
     chosen = _chosen(table, study)
     figures: dict[str, Any] = {"failed_runs": int(table["n_failed"].sum()) if len(table) else 0}
     if chosen is not None:
         names = ("decode_tps", "decode_tps_low", "decode_tps_high", "speedup", "speedup_low", "speedup_high",
                  "acceptance_length", "step_ms")  # fmt: skip
-        figures = {**{name: chosen[name] for name in names}, "runs": chosen["n"], **figures}
+        renamed = {name.replace("decode_tps", study.objective): chosen[name] for name in names}
+        figures = {**renamed, "runs": chosen["n"], **figures}
     plain = table[~table["speculative"].astype(bool) & (table["n"] > 0)] if len(table) else table
     if len(plain):
-        figures["plain_tps"] = plain.iloc[0]["decode_tps"]
+        figures[f"plain_{study.objective}"] = plain.iloc[0]["decode_tps"]
     return tuple(metric_line(name, float(value)) for name, value in figures.items() if _known(value))
 
 
