@@ -73,11 +73,8 @@ def _chosen(table: pd.DataFrame, study: StudyInfo) -> pd.Series | None:
     spec = table[table["speculative"].astype(bool) & (table["n"] > 0)] if len(table) else table
     if spec.empty:
         return None
-    confirmed = spec[spec["candidate"] == study.confirmed_candidate] if study.confirmed_candidate is not None else spec
-    repeated = spec[spec["n"] > 1]
-    rows = (
-        confirmed if study.confirmed_candidate is not None and len(confirmed) else repeated if len(repeated) else spec
-    )
+    confirmed = spec[spec["candidate"].map(lambda number: number is not None and number == study.confirmed_candidate)]
+    rows = next(rows for rows in (confirmed, spec[spec["n"] > 1], spec) if len(rows))
     return rows.sort_values("decode_tps", ascending=study.direction == "minimize", kind="stable").iloc[0]
 
 
