@@ -221,6 +221,18 @@ def test_tool_calls_and_reasoning(exact: Process) -> None:
     assert not text_of(off, "reasoning_content")
 
 
+def test_grammar_shows_as_sampling_inside_the_exact_stage(exact: Process) -> None:
+    start = len(exact.log)
+    exact.chat(tools=TOOLS, ignore_eos=True)
+    line = next(line for line in exact.log[start:].splitlines() if line.startswith("ddtree timing avg:"))
+    values = dict(pair.split("=") for pair in line.split() if "=" in pair)
+    picks = float(values["exact_nodes"])
+    assert float(values["exact_sample"]) == pytest.approx(47.978 * picks, rel=0.06)  # 48 ms a pick, and the noise
+    assert float(values["exact"]) == pytest.approx(
+        float(values["exact_sample"]) + float(values["exact_decode"]), abs=0.02
+    )
+
+
 def test_requests_that_llama_server_refuses(exact: Process) -> None:
     assert exact.client.post("/v1/chat/completions", content=b"{no json").status_code == 400
     assert exact.chat(messages=[]).status_code == 400

@@ -19,7 +19,8 @@ FULL_DRAFT_LAYERS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """Per-step costs in ms at one context length. `*_per_token_ms` are per committed token of the step."""
+    """Per-step costs in ms at one context length. `*_per_token_ms` are per committed token of the step;
+    `sample_per_token_ms` is the part of exact that sampler and grammar take."""
 
     pack_ms: float = 0.0
     first_pack_ms: float = 0.0
@@ -34,6 +35,7 @@ class StepCosts:
     rollback_ms: float = 0.0
     replay_per_token_ms: float = 0.0
     exact_per_token_ms: float = 0.0
+    sample_per_token_ms: float = 0.0
 
     def stages(self, steps: float, committed: float, nodes: float) -> dict[str, float]:
         """Total ms per stage of `steps` steps that committed `committed` tokens over trees of `nodes` nodes in all."""
@@ -78,7 +80,7 @@ def step_costs(setting: Setting, card: Card, context: float, grammar: bool = Fal
     grammar_ms = _pick_ms(setting, costs["grammar"]) if grammar else 0.0
     plain = plain_ms_per_token(card, context)
     if not setting.batched:
-        return StepCosts(**common, exact_per_token_ms=plain + grammar_ms)
+        return StepCosts(**common, exact_per_token_ms=plain + grammar_ms, sample_per_token_ms=grammar_ms)
     tree, roll = costs["tree"], costs["rollback"]
     kctx = context / 1000
     fast = setting.rolls_back_fast

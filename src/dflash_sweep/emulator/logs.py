@@ -165,7 +165,8 @@ def _ddtree_lines(figures: TurnFigures, batched: bool, fast_rollback: bool) -> l
     )
     stages = figures.stages_ms
     values = {key: stages.get(key, 0.0) / steps for key in AVERAGE_KEYS}
-    values["exact_decode"] = values["exact"]
+    values["exact_sample"] = figures.sample_ms / steps
+    values["exact_decode"] = values["exact"] - values["exact_sample"]
     values["ingest"] = 0.0
     pairs = " ".join(f"{key}={values[key]:0.2f}" for key in AVERAGE_KEYS)
     nodes = average if not batched else 0.0

@@ -44,8 +44,9 @@ class TurnInput:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFigures:
     """What a turn did. `commits`: tokens committed per step (the last may overshoot the end); `nodes`: tree size per
-    step. `stages_ms`: totals by the log's key, `step` included; empty for plain decoding. `diverges_at`: first output
-    token that differs from plain decoding (None = none does)."""
+    step. `stages_ms`: totals by the log's key, `step` included; empty for plain decoding. `sample_ms`: what sampler and
+    grammar took of the exact stage. `diverges_at`: first output token that differs from plain decoding (None = none).
+    """
 
     output_tokens: int
     finish_reason: str
@@ -57,6 +58,7 @@ class TurnFigures:
     nodes: tuple[int, ...] = ()
     batched_commits: tuple[int, ...] = ()
     stages_ms: dict[str, float] = field(default_factory=dict)
+    sample_ms: float = 0.0
     diverges_at: int | None = None
 
     @property
@@ -118,6 +120,7 @@ def run_turn(setting: Setting, card: Card, turn: TurnInput, factors: Factors | N
         commits=commits,
         nodes=nodes,
         stages_ms={"step": decode_ms, **stages},
+        sample_ms=step_costs.sample_per_token_ms * sum(commits) * noise.target * noise.all,
         diverges_at=_divergence(setting, turn, length),
     )
 
