@@ -82,7 +82,7 @@ def test_fit_on_half_the_runs_foresees_the_stages_of_the_other_half() -> None:
     entries = rows.read()
     for own, other in (("odd", "even"), ("even", "odd")):
         card = devices.card_from("rtx4090", fit_costs.fit_costs(fit.half(entries, own)))
-        totals = check.check(fit.half(entries, other), card, dials.load("agent"), 40, with_references=False).totals
+        totals = check.check(fit.half(entries, other), card, dials.load("agent"), 15, with_references=False).totals
         for stage in ("step", "draft", "topk", "exact"):
             error = totals[f"{stage}_ms_median_error"]
             assert error is not None
@@ -90,10 +90,10 @@ def test_fit_on_half_the_runs_foresees_the_stages_of_the_other_half() -> None:
 
 
 def test_the_search_for_dials_lowers_the_error_of_the_rows() -> None:
-    entries = [entry for entry in fit.half(rows.read(), "even") if entry.kind == "measured"][:12]
+    entries = [entry for entry in fit.half(rows.read(), "even") if entry.kind == "measured"][:8]
     card = devices.load("rtx4090")
-    before = fit.row_error(entries, card, fit.NEUTRAL, 10)
-    _, after = fit.fit_dials(entries, card, fit.NEUTRAL, seeds=10, evaluations=25)
+    before = fit.row_error(entries, card, fit.NEUTRAL, 6)
+    _, after = fit.fit_dials(entries, card, fit.NEUTRAL, seeds=6, evaluations=16)
     assert after < before
 
 
@@ -169,13 +169,13 @@ def small_file(folder: Path, **changes: str) -> Path:
 
 def test_command_line_checks_any_file_with_the_columns(tmp_path: Path) -> None:
     path = small_file(tmp_path)
-    result = CliRunner().invoke(cli.app, ["check", str(path), "--json", "--seeds", "20"])
+    result = CliRunner().invoke(cli.app, ["check", str(path), "--json", "--seeds", "5"])
     assert result.exit_code == 0
     given = json.loads(result.stdout)
     assert [row["run"] for row in given["rows"]] == [4, 8, 25, 90]
     assert given["totals"]["memory_crashes_foreseen"] == 1
     assert given["dispersion"] is None
-    shown = CliRunner().invoke(cli.app, ["check", str(path), "--seeds", "20"])
+    shown = CliRunner().invoke(cli.app, ["check", str(path), "--seeds", "5"])
     assert "90th percentile" in shown.stdout
 
 
