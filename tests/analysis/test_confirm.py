@@ -71,6 +71,18 @@ def test_plain_decoding_can_win() -> None:
     assert "slower than plain decoding" in found.statement
 
 
+def test_a_faster_card_makes_no_winner() -> None:
+    rng = np.random.default_rng(9)
+    rows: list[dict[str, Any]] = []
+    for block in range(6):
+        for number, speed in ((0, 100.0), (1, 100.0)):
+            card = "slow" if number == 0 and block < 4 else "fast"  # setting 0 ran on the slow card more often
+            tps = noisy(rng, speed * (1.2 if card == "fast" else 1.0), 0.01)
+            fields: dict[str, Any] = {"role": "confirm", "candidate": number, "repeat": block, "device_uuid": card}
+            rows.append(trial(len(rows), tps=tps, knobs={"budget": number}, **fields))
+    assert decide(table(rows)).outcome == "not_distinguishable"
+
+
 def test_smaller_can_be_better() -> None:
     found = decide(blocks(np.random.default_rng(3), [100, 60], 80, 6), direction="minimize")
     assert found.winner == 1

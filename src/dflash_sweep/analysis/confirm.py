@@ -79,9 +79,9 @@ def decide(
 ) -> Decision:
     """Judge the confirm rows of a trial table (role confirm; `repeat` numbers the block; plain rows = baseline).
 
-    log figure = setting + block, by least squares over the complete blocks and more; a finalist is named winner if it
-    is better than each other finalist at one-sided level (α/2)/max(2, k−1) (comparison with the best, Hsu 1984, with
-    Bonferroni's bound; never more than α/4, because which of two equal finalists comes out first is chance).
+    log figure = setting + block (+ device, where there are several), by least squares; a finalist is named winner if
+    it is better than each other finalist at one-sided level (α/2)/max(2, k−1) (comparison with the best, Hsu 1984,
+    with Bonferroni's bound; never more than α/4, because which of two equal finalists comes out first is chance).
     Pass `planned_blocks` whenever this is called after each block: each look then spends its share of α only.
     """
     sign = -1.0 if direction == "minimize" else 1.0
@@ -115,7 +115,22 @@ def _cells(rows: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
             "log": sign * np.log(numbers(rows, column)),
         }
     )
+    frame["log"] -= _device_effect(frame, rows["device_uuid"].map(str))
     return frame.pivot_table(index="block", columns="name", values="log", aggfunc="mean", sort=False)
+
+
+def _device_effect(frame: pd.DataFrame, device: pd.Series) -> pd.Series:
+    """How much faster each run's device is than the average one, settings and blocks held equal; 0 for one device.
+
+    The blocks of several workers spread over several cards, which are never equal.
+    """
+    if device.nunique() < 2:
+        return pd.Series(0.0, index=frame.index)
+    devices = pd.get_dummies(device, dtype=float)
+    held = pd.get_dummies(frame[["name", "block"]].astype(str), dtype=float)
+    design = np.hstack([devices.to_numpy(), held.to_numpy()])
+    effects = (np.linalg.pinv(design) @ frame["log"].to_numpy())[: devices.shape[1]]
+    return pd.Series(devices.to_numpy() @ (effects - effects.mean()), index=frame.index)
 
 
 def _judge(

@@ -264,9 +264,7 @@ def _counts(evidence: Evidence) -> Verdict:
     listed = ", ".join(
         f"{counts[word]} {word}" for word in ("keep", "discard", "undecided", "crash", "invalid", "apart")
     )
-    text = (
-        f"Of {runs} runs, {valid} valid; of {len(found)} settings {better} surely beat their incumbent: {listed}."
-    )
+    text = f"Of {runs} runs, {valid} valid; of {len(found)} settings {better} surely beat their incumbent: {listed}."
     if evidence.noise is None:
         return unknown(
             "keep_discard", "ledger", f"{text} No setting was repeated often enough to know the noise.", valid
