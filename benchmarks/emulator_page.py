@@ -174,8 +174,10 @@ def draw_kind(name: str, checks: list[RowCheck]) -> None:
         )
     for axis in axes[-1]:
         axis.set_xlabel("run", fontsize=9)
-    axes[0, 0].legend(fontsize=8, ncols=2, loc="lower left", frameon=False)
-    figure.suptitle(f"{name.capitalize()}: {len(checks)} published runs and what the emulator says", fontsize=11)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, ncols=2, loc="upper right", frameon=False)
+    title = f"{name.capitalize()}: {len(checks)} published runs and what the emulator says"
+    figure.suptitle(title, fontsize=11, x=0.02, ha="left")
     figure.savefig(IMAGES / slug(name), dpi=100)
     plt.close(figure)
 
