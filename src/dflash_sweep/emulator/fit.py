@@ -138,7 +138,7 @@ def half(entries: Sequence[Row], which: str) -> tuple[Row, ...]:
 def half_split(
     entries: Sequence[Row], which: str, seeds: int = 50, evaluations: int = 80, check_seeds: int = 150
 ) -> dict[str, float]:
-    """Fit on the odd or even runs, from a start that knows nothing of them; errors on both halves, by name."""
+    """Fit on the odd or even runs, from round numbers; errors on both halves, by name."""
     from dflash_sweep.emulator import check
 
     own, other = half(entries, which), half(entries, "even" if which == "odd" else "odd")
@@ -164,7 +164,7 @@ NEUTRAL = Dials(
     window_loss=0.5,
     window_scale=30.0,
 )
-"""Where a fit begins when the shipped values must not help."""
+"""Where a fit begins when the shipped values must not help. Round numbers; `tie_power` and `correlation` stay as here."""
 
 
 def rewrite(text: str, table: str, values: dict[str, Any]) -> str:
