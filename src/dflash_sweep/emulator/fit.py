@@ -164,7 +164,7 @@ NEUTRAL = Dials(
     window_loss=0.5,
     window_scale=30.0,
 )
-"""Where a fit begins when the shipped values must not help. Round numbers; `tie_power` and `correlation` stay as here."""
+"""Where a fit begins when the shipped values must not help. `tie_power` and `correlation` stay as they are here."""
 
 
 def rewrite(text: str, table: str, values: dict[str, Any]) -> str:
