@@ -7,6 +7,7 @@ a legend in the header where it can never cover data, and no date or path inside
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ def advance_in(text: str, points: float, bold: bool) -> float:
     properties = font_manager.FontProperties(family=_BASE_FONT, weight="bold" if bold else "normal")
     font = font_manager.get_font(font_manager.findfont(properties))
     font.set_size(points, 72.0)
-    font.set_text("".join(letter if ord(letter) < 0x2E80 else "MM" for letter in text))
+    font.set_text("".join(letter if ord(letter) < 0x2E80 else "W" for letter in text))
     return float(font.get_width_height()[0]) / 64 / 72
 
 
@@ -120,6 +121,16 @@ def printable(
 def conventions() -> Iterator[None]:
     """Settings in force while a figure is made and saved; the caller's own are put back afterwards."""
     fonts = [_BASE_FONT, *([name] if (name := cjk_font()) else [])]
+    log = logging.getLogger("matplotlib.font_manager")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it would warn of each weight that a Chinese font lacks
+    try:
+        yield from _settings(fonts)
+    finally:
+        log.setLevel(level)
+
+
+def _settings(fonts: list[str]) -> Iterator[None]:
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(
@@ -142,7 +153,7 @@ def conventions() -> Iterator[None]:
 def _wrapped(text: str, points: float, width_in: float) -> list[str]:
     """Lines that fit; a break is possible at a space and beside every Chinese character."""
     lines = [""]
-    for piece in re.findall(r"[\u2e80-\uffff]|[^\s\u2e80-\uffff]+\s*|\s+", text):
+    for piece in re.findall(r"[\u2e80-\uffff][，。：；、）！？]*|[^\s\u2e80-\uffff]+\s*|\s+", text):
         if lines[-1] and advance_in((lines[-1] + piece).rstrip(), points, False) > _HINTING * width_in:
             lines.append("")
         lines[-1] += piece
