@@ -10,13 +10,14 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import Any
 
 from dflash_sweep import metrics, owner
 from dflash_sweep.analysis import confirm, gate
-from dflash_sweep.analysis.summary import candidate_table
+from dflash_sweep.analysis.intervals import log_mean_interval
 from dflash_sweep.engines import Engine
-from dflash_sweep.errors import StudyFailed
+from dflash_sweep.errors import StorageError, StudyFailed
 from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.jobs import (
     ConfirmPhase,
@@ -75,10 +76,18 @@ class Driver:
     # ------------------------------------------------------------ the course
 
     def run(self) -> StudyInfo:
-        """Run every phase that is still due. Raises StudyFailed or KeyboardInterrupt; all rows are kept."""
-        self._open()
+        """Run every phase that is still due. Raises StudyFailed or KeyboardInterrupt; all rows are kept.
+
+        What is stored under this name is looked at first: a conflict with the configuration is a StorageError, and
+        nothing has been started or written.
+        """
+        stored = self._store.study(self._name)
+        if stored is not None:
+            self._check_stored(stored)
+        study = self._study() if self._settings.config.n_trials else None
+        self._open(stored)
         try:
-            self._phases()
+            self._phases(study)
         except KeyboardInterrupt:
             self._close("interrupted", "interrupted by the user")
             raise
@@ -87,7 +96,7 @@ class Driver:
             raise
         return self._close("finished", self._info.stop_reason if self._info else None)
 
-    def _phases(self) -> None:
+    def _phases(self, study: Study | None) -> None:
         plain = Role.BASELINE, self._protocol.baseline_repeats
         self._play("baseline", repeats(*plain, speculative=False, knobs=self._context.preflight.plain))
         if not any(self._value(trial) is not None for trial in self._trials if not trial.speculative):
@@ -96,9 +105,9 @@ class Driver:
         self._play("calibrate", repeats(*default, speculative=True, knobs=self._default_knobs()))
         if self._gate_stops():
             return
-        if not self._settings.config.n_trials:
+        if study is None:
             return
-        search = self._search()
+        search = self._search(study)
         if not any(trial.role is Role.SEARCH and self._value(trial) is not None for trial in self._trials):
             raise StudyFailed(f"no candidate could be measured: {self._last_failure()}")
         if search.exhausted:
@@ -120,7 +129,8 @@ class Driver:
         self._store.save_study(self._info)
         return True
 
-    def _search(self) -> SearchPhase:
+    def _study(self) -> Study:
+        """The search study, opened or created. Raises StorageError if what is stored has other axes or directions."""
         config, preflight = self._settings.config, self._context.preflight
         engine, fixed = self._context.engine, preflight.fixed
 
@@ -128,7 +138,7 @@ class Driver:
             whole = engine.effective_point({**fixed, **point})
             return {name: whole.get(name) for name in point}
 
-        study = Study(
+        return Study(
             self._settings.storage_url,
             self._name,
             preflight.space,
@@ -142,6 +152,9 @@ class Driver:
             effective=effective,
             owner=self._owner,
         )
+
+    def _search(self, study: Study) -> SearchPhase:
+        config, preflight, engine = self._settings.config, self._context.preflight, self._context.engine
         study.set_metric_name(self._objective)
         if not any(trial.role is Role.SEARCH for trial in self._trials):
             self._enqueue(study)
@@ -150,7 +163,7 @@ class Driver:
             study_name=self._name,
             objective=self._objective,
             n_trials=config.n_trials,
-            fixed=fixed,
+            fixed=preflight.fixed,
             plain_knobs=self._context.preflight.plain,
             canary_every=self._protocol.canary_every,
             retries=self._protocol.retries,
@@ -295,22 +308,25 @@ class Driver:
         return True
 
     def _best(self) -> Best | None:
-        table = candidate_table(trial_frame(self._trials))
-        if self._objective != "decode_tps":
+        """The best candidate by the mean of its runs so far; an interval from two runs on."""
+        runs: dict[int | None, list[float]] = {}
+        for trial in self._trials:
+            value = self._value(trial)
+            if value is not None and (trial.candidate is not None or not trial.speculative):
+                runs.setdefault(trial.candidate, []).append(value)
+        plain = runs.pop(None, None)
+        sign = -1.0 if direction(self._objective) == "minimize" else 1.0
+        best = max(runs, key=lambda number: sign * fmean(runs[number]), default=None)
+        if best is None:
             return None
-        plain = table[~table["speculative"].astype(bool)]["decode_tps"].dropna()
-        rows = table[table["speculative"].astype(bool) & table["decode_tps"].notna() & table["candidate"].notna()]
-        if rows.empty:
-            return None
-        row = rows.iloc[0]
-        low, high = row["decode_tps_low"], row["decode_tps_high"]
+        interval = log_mean_interval(runs[best])
         return Best(
-            candidate=int(row["candidate"]),
-            value=float(row["decode_tps"]),
+            candidate=best,
+            value=interval.value,
             unit=metrics.METRIC[self._objective].unit,
-            low=None if low is None or low != low else float(low),
-            high=None if high is None or high != high else float(high),
-            plain=None if plain.empty else float(plain.iloc[0]),
+            low=interval.low,
+            high=interval.high,
+            plain=None if plain is None else fmean(plain),
         )
 
     def _last_failure(self) -> str:
@@ -322,8 +338,18 @@ class Driver:
 
     # ------------------------------------------------------------ opening and closing
 
-    def _open(self) -> None:
-        stored = self._store.study(self._name)
+    def _check_stored(self, stored: StudyInfo) -> None:
+        """Raises StorageError if the stored study measured something else: its values would be taken for ours."""
+        for key, old, new in (
+            ("objective", stored.objective, self._objective),
+            ("engine.name", stored.engine, self._context.engine.name),
+        ):
+            if old != new:
+                raise StorageError(
+                    f"{key}={new}: the stored study {self._name!r} has {old}; restore it or choose another study_name"
+                )
+
+    def _open(self, stored: StudyInfo | None) -> None:
         gone = [name for name in self._store.running_owners(self._name) if owner.is_gone(name)]
         lost = self._store.forget_running(self._name, gone)
         if lost:

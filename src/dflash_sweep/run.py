@@ -11,10 +11,11 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
+from rich.console import RenderableType
 
 from dflash_sweep import engines, environment, metrics, pool, report, server, settings, terminal
 from dflash_sweep.analysis.verdicts import judge
@@ -91,11 +92,20 @@ def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
     return engine, preflight
 
 
-def write_findings(store: Store, info: StudyInfo, chosen: Settings) -> Path:
-    """The findings of a study as it is stored now; returns the path of findings.md."""
-    folder = chosen.report_dir / info.name
+def conclude(store: Store, info: StudyInfo, chosen: Settings) -> tuple[Path, RenderableType]:
+    """Judge a study as it is stored now and write its findings; gives their path and the summary for the terminal."""
+    trials = store.trials(info.name)
+    verdicts = judge(trial_frame(trials), turn_frame(trials), info)
     section = chosen.config.report
-    return report.write(info, store.trials(info.name), folder, lang=section.lang, formats=tuple(section.formats))
+    path = report.write(
+        info,
+        trials,
+        chosen.report_dir / info.name,
+        lang=section.lang,
+        formats=tuple(section.formats),
+        verdicts=verdicts,
+    )
+    return path, terminal.summary(verdicts, report.winner_command(info, trials, verdicts))
 
 
 def _drive(context: Context) -> tuple[StudyInfo, int]:
@@ -148,7 +158,11 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
             out.print(f"note: {stray} is set here; it is not passed to the servers", markup=False)
         if sentence:
             out.print(sentence, markup=False)
-        provenance = environment.provenance(launch_dir, preflight.devices)
+        provenance = {
+            **environment.provenance(launch_dir, preflight.devices),
+            "build": asdict(preflight.build),
+            "models": [asdict(model) for model in preflight.models],
+        }
         with pool.make(chosen.config.cluster.kind, preflight.devices, address=chosen.config.cluster.address) as workers:
             context = Context(
                 settings=chosen,
@@ -160,10 +174,8 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
                 provenance=provenance,
             )
             info, code = _drive(context)
-        path = write_findings(store, info, chosen)
-        trials = store.trials(name)
-        verdicts = judge(trial_frame(trials), turn_frame(trials), info)
-        out.print(terminal.summary(verdicts, report.winner_command(info, trials)))
+        path, summary = conclude(store, info, chosen)
+        out.print(summary)
     return Finished(study=name, code=code, findings=path)
 
 

@@ -49,7 +49,7 @@ def _number(value: Any) -> float | None:
 def line(study: StudyInfo, trials: Sequence[StoredTrial]) -> EngineLine:
     """The row of one engine's study: its plain decoding and its fastest speculative setting."""
     table = candidate_table(trial_frame(trials))
-    rows = table.to_dict("records")
+    rows: list[dict[str, Any]] = [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
     plain = next((row for row in rows if not row["speculative"] and _number(row["decode_tps"]) is not None), {})
     best = next((row for row in rows if row["speculative"] and _number(row["decode_tps"]) is not None), {})
     failures: dict[str, int] = {}

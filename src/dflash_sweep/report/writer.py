@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_sweep.errors import ConfigError
-from dflash_sweep.records import StoredTrial, StudyInfo
+from dflash_sweep.records import StoredTrial, StudyInfo, Verdict
 from dflash_sweep.report import style
 from dflash_sweep.report.answer import Answer, answer
 from dflash_sweep.report.figures import FIGURES, draw_all
@@ -72,15 +72,16 @@ def write(
     lang: str = "en",
     formats: Sequence[str] = FORMATS,
     server_command: str | None = None,
+    verdicts: Sequence[Verdict] | None = None,
 ) -> Path:
     """Write the whole report into `out_dir` and return the path of findings.md.
 
-    `server_command` replaces the command line under "What to run now". Raises ConfigError for an unknown language or
-    picture format, or a folder that cannot be written.
+    `verdicts` None = the rows are judged here. `server_command` replaces the command line under "What to run now".
+    Raises ConfigError for an unknown language or picture format, or a folder that cannot be written.
     """
     texts, chosen = texts_for(lang), _checked(formats)
     in_figures = texts if lang == "en" or style.cjk_font() is not None else texts_for("en")
-    material = collect(study, trials)
+    material = collect(study, trials, verdicts)
     found = answer(material, texts)
     pictures = draw_all(material, in_figures, chosen)
     paths = {name: {suffix: f"{FIGURE_FOLDER}/{name}.{suffix}" for suffix in pictures[name]} for name in pictures}
