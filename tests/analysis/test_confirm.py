@@ -9,7 +9,10 @@ import pandas as pd
 import pytest
 
 from dflash_sweep.analysis.confirm import decide, look_alpha
-from fakes.trial_tables import noisy, table, trial
+from dflash_sweep.analysis.evidence import gather
+from dflash_sweep.analysis.ledger import keep_discard
+from dflash_sweep.records import VerdictStatus
+from fakes.trial_tables import no_turns, noisy, study, table, trial
 
 
 def blocks(
@@ -69,6 +72,18 @@ def test_plain_decoding_can_win() -> None:
     found = decide(blocks(np.random.default_rng(2), [30, 25], 50, 6))
     assert found.beats_plain is False
     assert "slower than plain decoding" in found.statement
+
+
+def test_one_finalist_wins_only_against_plain_decoding() -> None:
+    found = decide(blocks(np.random.default_rng(10), [100], 100, 4))
+    assert found.finalists == 1
+    assert found.beats_plain is None
+    verdict = next(
+        v
+        for v in keep_discard(gather(blocks(np.random.default_rng(10), [100], 100, 4), no_turns(), study()))
+        if v.subject == "winner"
+    )
+    assert verdict.status is VerdictStatus.NOT_ENOUGH_DATA
 
 
 def test_a_faster_card_makes_no_winner() -> None:

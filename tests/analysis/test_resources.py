@@ -65,6 +65,14 @@ def test_peak_memory_follows_a_knob() -> None:
     assert found[0].ci_low < 77.6 < found[0].ci_high
 
 
+def test_memory_of_settings_that_cannot_be_told_apart_is_not_explained() -> None:
+    # Two settings that differ in everything, four runs of each: no knob can be named
+    pair = [{"budget": 8, "kv": "f16", "seed": True}, {"budget": 32, "kv": "q4_0", "seed": False}]
+    rows = [trial(i, knobs=pair[i % 2], peak_memory_mib=9000.0 + 500 * (i % 2)) for i in range(8)]
+    (verdict,) = memory(gather(table(rows), no_turns(), study()))
+    assert verdict.status is VerdictStatus.NOT_ENOUGH_DATA
+
+
 def stages(number: int, draft: float, verify: float, left: float, **fields: Any) -> dict[str, object]:
     step = draft + verify + left
     return trial(number, tps=2500 / step, draft_ms=draft, verify_ms=verify, **fields)

@@ -86,7 +86,7 @@ def prefill_share(evidence: Evidence) -> list[Verdict]:
     table = table[(table["prompt"] >= 0) & (table["decode"] > 0)]
     if len(table) < 2:
         return [unknown("prefill_share", "turns", "Fewer than two runs have both prompt and decode times.", len(table))]
-    share = ratio_interval(table["prompt"].tolist(), (table["prompt"] + table["decode"]).tolist())
+    share = ratio_interval(table["prompt"].tolist(), (table["prompt"] + table["decode"]).tolist()).within(0.0, 1.0)
     ceiling = f"at most {1 / share.value:.1f} times as fast" if share.value > 0 else "as fast as decode gets"
     text = (
         f"Prompt processing is {between(share.scaled(100), 1, '%')} of the server's time: if decoding took no time at "
@@ -124,7 +124,7 @@ def host_cost(evidence: Evidence) -> list[Verdict]:
         return [unknown("host_cost", "host stages", f"{why}; GPU busy time is not in these rows.", len(good))]
     weight = numbers(good, "verify_steps")
     host = sum((numbers(good, name).fillna(0.0) * weight for name in known), start=pd.Series(0.0, index=good.index))
-    share = ratio_interval(host.tolist(), (numbers(good, "step_ms") * weight).tolist())
+    share = ratio_interval(host.tolist(), (numbers(good, "step_ms") * weight).tolist()).within(0.0, 1.0)
     grammar = _grammar(evidence.turns)
     text = f"Stages on the host ({', '.join(known)}) take {between(share.scaled(100), 1, '%')} of a step.{grammar}"
     status = HOLDS if share.value > 0.1 else FAILS

@@ -138,8 +138,8 @@ def oracle_gate(evidence: Evidence) -> list[Verdict]:
         times.append(sum(n * min(step_ms, (kept + 1) * plain.value) for kept, n in histogram.items()))
     if len(times) < 2:
         return [unknown("oracle_gate", "per-step gate", "Fewer than two runs have both a histogram and step times.")]
-    best = ratio_interval([1000.0 * token for token in tokens], times)
-    share = ratio_interval([float(part) for part, _ in shares], [float(total) for _, total in shares])
+    best = ratio_interval([1000.0 * token for token in tokens], times).within(0.0)
+    share = ratio_interval([float(part) for part, _ in shares], [float(total) for _, total in shares]).within(0.0, 1.0)
     ratio = best.scaled(plain.value / 1000)
     status = HOLDS if ratio.low is not None and ratio.low > 1.005 else FAILS
     text = (

@@ -33,8 +33,9 @@ class Decision:
     if there is one). `cheapest` is the contender to take when they cannot be told apart, by the figure in
     `cheapest_by`. `value` is the mean of the winner (else of the best contender) and `speedup` its ratio to plain
     decoding over the same blocks, both adjusted for the number of finalists and looks (half of the level is for which
-    setting, half for plain decoding). `beats_plain`: True or False by
-    that interval, None = undecided or no plain rows. `finished`: another planned block would not be used.
+    setting, half for plain decoding). `beats_plain`: True or False by that interval, None = undecided or no plain
+    rows. `finished`: another planned block would not be used. With one of `finalists` there is nothing to be better
+    than but plain decoding.
     """
 
     outcome: str
@@ -47,6 +48,7 @@ class Decision:
     speedup: Interval | None = None
     beats_plain: bool | None = None
     blocks: int = 0
+    finalists: int = 0
     alpha: float = 0.05
     finished: bool = False
 
@@ -161,6 +163,7 @@ def _judge(
         speedup=gain,
         beats_plain=_beats(gain, sign),
         blocks=blocks,
+        finalists=len(finalists),
         alpha=alpha,
         finished=_finished(won, gain, blocks, planned),
     )

@@ -131,8 +131,13 @@ def between(interval: Interval, digits: int = 2, unit: str = "") -> str:
     """An interval in words: "24.71 ms [24.69, 24.74]"."""
     tail = f" {unit}" if unit else ""
     if interval.low is None or interval.high is None:
-        return f"{interval.value:.{digits}f}{tail} (one run, no interval)"
-    return f"{interval.value:.{digits}f}{tail} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+        return f"{_rounded(interval.value, digits)}{tail} (one run, no interval)"
+    ends = f"[{_rounded(interval.low, digits)}, {_rounded(interval.high, digits)}]"
+    return f"{_rounded(interval.value, digits)}{tail} {ends}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no "-0.00"
 
 
 def percent(interval: Interval) -> str:

@@ -30,6 +30,12 @@ class Interval:
         """True if an interval exists and does not hold `point`."""
         return self.low is not None and self.high is not None and not self.low <= point <= self.high
 
+    def within(self, least: float, most: float = math.inf) -> Interval:
+        """The same interval, its ends no further out than a figure of this kind can be (a share: 0 to 1)."""
+        low = None if self.low is None else min(max(self.low, least), most)
+        high = None if self.high is None else min(max(self.high, least), most)
+        return Interval(value=self.value, low=low, high=high, n=self.n, method=self.method)
+
     def scaled(self, factor: float) -> Interval:
         """The same interval in another unit; a negative factor turns its ends round."""
         ends = sorted(factor * end for end in (self.low, self.high) if end is not None)

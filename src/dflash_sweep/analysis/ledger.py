@@ -220,6 +220,8 @@ def _confirmed(evidence: Evidence) -> list[Verdict]:
         planned_blocks=planned if isinstance(planned, int) and planned > 0 else None,
     )
     status = {"winner": HOLDS, "not_distinguishable": FAILS}.get(decision.outcome, UNKNOWN)
+    if decision.winner is not None and decision.finalists == 1:  # the only one: better than plain decoding, or nothing
+        status = {True: HOLDS, False: FAILS, None: UNKNOWN}[decision.beats_plain]
     details: dict[str, object] = {
         "outcome": decision.outcome,
         "winner": decision.winner,

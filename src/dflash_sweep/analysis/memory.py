@@ -15,8 +15,8 @@ import pandas as pd
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.proportion import proportion_confint
-from statsmodels.tools.tools import add_constant
 
+from dflash_sweep.analysis import levels as lv
 from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, unknown
 from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.rows import is_missing, knob_columns, numbers, row_name, value_text, whole_settings
@@ -25,6 +25,9 @@ from dflash_sweep.records import Verdict
 
 MAX_TERMS = 3
 """Conditions in the description of what does not fit."""
+
+MIN_SETTINGS = 4
+"""Settings that a memory model needs beyond its columns."""
 
 MOSTLY = 0.8
 """A condition "does not fit" if at least this share of its runs ran out of memory."""
@@ -233,7 +236,7 @@ def _per_unit(name: str, ratios: pd.Series, rows: pd.DataFrame) -> Verdict:
 
 def _figures(evidence: Evidence) -> list[Verdict]:
     """Peak memory and the log's figures along each ordered knob, all knobs in one linear model."""
-    rows = evidence.ranked
+    rows = evidence.known
     columns = ["peak_memory_mib", *(str(c) for c in rows.columns if str(c).startswith(MEMORY_PREFIX))]
     found = []
     for column in columns:
@@ -242,32 +245,42 @@ def _figures(evidence: Evidence) -> list[Verdict]:
 
 
 def _slopes(rows: pd.DataFrame, column: str) -> list[Verdict]:
+    """MiB per unit of each ordered knob, the other knobs held equal; nothing where the settings cannot tell them apart.
+
+    Repeats add nothing here: the settings must outnumber the model's columns by MIN_SETTINGS.
+    """
     y = numbers(rows, column)
-    names = [c for c in knob_columns(rows) if numbers(rows, c).nunique() > 1 and numbers(rows, c).notna().all()]
     good = rows[y.notna()]
-    if len(good) < len(names) + 4 or not names or y.nunique() < 2:
+    table = lv.axis_table(good)
+    ordered = [name for name in table.names if table.ordered[name] and not np.isnan(table.figures[name]).any()]
+    places = np.arange(len(good))
+    if not ordered or y.nunique() < 2:
         return []
-    x = pd.DataFrame({name: numbers(good, name) for name in names})
-    fitted = OLS(y[good.index], add_constant(x, has_constant="add")).fit()
-    ends = fitted.conf_int(0.01 / len(names))
+    others = [lv.trend(table, name, places) for name in table.names if name not in ordered]
+    design = np.column_stack([np.ones(len(good)), *(table.figures[name] for name in ordered), *others])
+    columns = design.shape[1]
+    if np.linalg.matrix_rank(design) < columns or good["knob_key"].nunique() < columns + MIN_SETTINGS:
+        return []
+    fitted = OLS(y[good.index].to_numpy(), design).fit()
+    ends = fitted.conf_int(0.01 / len(ordered))
     found = []
-    for name in names:
-        low, high = (float(value) for value in ends.loc[name])
+    for place, knob in enumerate(ordered, start=1):
+        low, high = (float(end) for end in ends[place])
         if np.isfinite(low) and np.isfinite(high) and (low > 0 or high < 0) and float(fitted.rsquared) > 0.5:
-            knob = name[len(KNOB_PREFIX) :]
-            slope = Interval(value=float(fitted.params[name]), low=low, high=high, n=len(good), method="least squares")
+            value = float(fitted.params[place])
+            slope = Interval(value=value, low=low, high=high, n=len(good), method="least squares")
             found.append(
                 Verdict(
                     id="memory",
                     subject=f"{column} per {knob}",
                     status=HOLDS,
                     statement=f"{column} grows by {between(slope, 4, 'MiB')} per unit of {knob}.",
-                    value=slope.value,
+                    value=value,
                     unit="MiB",
                     ci_low=low,
                     ci_high=high,
                     n=len(good),
-                    how_to_check=f"{column} against the ordered knobs, linear model",
+                    how_to_check=f"{column} against the knobs, linear model",
                 )
             )
     return found

@@ -67,7 +67,7 @@ def stage_costs(rows: pd.DataFrame) -> tuple[StageCost, ...]:
         time = numbers(good, name) * weight
         if time.isna().any() or time.sum() <= 0:
             continue
-        share = ratio_interval(time.tolist(), total.tolist())
+        share = ratio_interval(time.tolist(), total.tolist()).within(0.0, 1.0)
         rest = float(total.sum() - time.sum())
         costs.append(
             StageCost(
