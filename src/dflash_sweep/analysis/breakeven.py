@@ -122,6 +122,8 @@ def oracle_gate(evidence: Evidence) -> list[Verdict]:
     rows, _ = best_setting(evidence)
     rows = rows if len(rows) else evidence.ranked
     histograms = _by_run(evidence.turns, rows)
+    if plain is not None and plain.low is None and len(histograms) > 1:
+        return [unknown("oracle_gate", "per-step gate", "Plain decoding was measured once, which gives no interval.")]
     if plain is None or len(histograms) < 2:
         why = "The engine prints no per-step acceptance histogram" if not histograms else "Only one run has a histogram"
         why = "No plain decoding was measured" if plain is None else why

@@ -26,6 +26,9 @@ from dflash_sweep.records import Verdict
 MAX_TERMS = 3
 """Conditions in the description of what does not fit."""
 
+MIN_MIB = 1.0
+"""A knob that moves less than this over its whole range moves nothing."""
+
 MIN_SETTINGS = 4
 """Settings that a memory model needs beyond its columns."""
 
@@ -266,8 +269,9 @@ def _slopes(rows: pd.DataFrame, column: str) -> list[Verdict]:
     found = []
     for place, knob in enumerate(ordered, start=1):
         low, high = (float(end) for end in ends[place])
-        if np.isfinite(low) and np.isfinite(high) and (low > 0 or high < 0) and float(fitted.rsquared) > 0.5:
-            value = float(fitted.params[place])
+        value = float(fitted.params[place])
+        sure = np.isfinite(low) and np.isfinite(high) and (low > 0 or high < 0) and float(fitted.rsquared) > 0.5
+        if sure and abs(value) * float(np.ptp(table.figures[knob])) >= MIN_MIB:
             slope = Interval(value=value, low=low, high=high, n=len(good), method="least squares")
             found.append(
                 Verdict(
