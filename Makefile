@@ -39,8 +39,13 @@ study: $(READY)
 study-cpu: $(READY)
 	$(BIN)/python sweep.py +study=llamacpp_cpu
 
+# The target as it ships, re-encoded as F16 and F32, and the agent's turns; then one page that compares them.
 study-dflash-cpu: $(READY)
-	$(BIN)/python sweep.py +study=dflash_cpu
+	@set -e; pages=; \
+	for study in dflash_cpu dflash_cpu_f16 dflash_cpu_f32 dflash_cpu_agent; do \
+	  page=$$($(BIN)/python sweep.py +study=$$study | tail -n 1); echo "$$page"; pages="$$pages $$page"; \
+	done; \
+	$(BIN)/python -m dflash_sweep.report.does_it_pay $$pages --out reports/does_it_pay
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -75,9 +75,9 @@ def test_a_confirm_block_ends_before_the_next_begins_and_an_early_decision_ends_
     for job in (first, second):
         phase.took(job, make_stored(0))
         ran.append(job)
-    while (job := phase.next()) is not None:
-        ran.append(job)
-        phase.took(job, make_stored(0))
+    while (later := phase.next()) is not None:
+        ran.append(later)
+        phase.took(later, make_stored(0))
     assert [job.repeat for job in ran] == [0, 0, 1, 1]  # decided after the second block
 
 
@@ -105,7 +105,7 @@ def search(
         study_name="s",
         objective="decode_tps",
         n_trials=n_trials,
-        fixed={"verifier": "exact"},
+        complete=lambda point: {"verifier": "exact", **point},
         plain_knobs={},
         canary_every=canary_every,
         retries=2,

@@ -132,10 +132,9 @@ class Driver:
     def _study(self) -> Study:
         """The search study, opened or created. Raises StorageError if what is stored has other axes or directions."""
         config, preflight = self._settings.config, self._context.preflight
-        engine, fixed = self._context.engine, preflight.fixed
 
         def effective(point: Knobs) -> Knobs:
-            whole = engine.effective_point({**fixed, **point})
+            whole = self._complete(point)
             return {name: whole.get(name) for name in point}
 
         return Study(
@@ -163,7 +162,7 @@ class Driver:
             study_name=self._name,
             objective=self._objective,
             n_trials=config.n_trials,
-            fixed=preflight.fixed,
+            complete=self._complete,
             plain_knobs=self._context.preflight.plain,
             canary_every=self._protocol.canary_every,
             retries=self._protocol.retries,
@@ -294,7 +293,11 @@ class Driver:
     def _default_knobs(self) -> Knobs:
         """The setting people start from: the first seed point, else the engine's own defaults."""
         first = self._context.preflight.seed_points[:1]
-        return {**self._context.preflight.fixed, **(first[0] if first else {})}
+        return self._complete(first[0] if first else {})
+
+    def _complete(self, point: Knobs) -> Knobs:
+        """All knobs of the server that a point stands for; dead ones are None."""
+        return self._context.engine.effective_point({**self._context.preflight.fixed, **point})
 
     def _value(self, trial: StoredTrial) -> float | None:
         return None if trial.result.failure else score(trial.result.turns, self._objective)

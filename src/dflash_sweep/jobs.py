@@ -143,6 +143,7 @@ class SearchPhase:
 
     On resume it first takes up what a dead driver left: results stored but not told are told, candidates asked but not
     finished are run again under their own number. A point with `problems` is told as impossible and never launched.
+    `complete` turns a point into all knobs of a server, dead ones None, so that equal servers have equal rows.
     """
 
     name = "search"
@@ -154,7 +155,7 @@ class SearchPhase:
         study_name: str,
         objective: str,
         n_trials: int,
-        fixed: Knobs,
+        complete: Callable[[Knobs], Knobs],
         plain_knobs: Knobs,
         canary_every: int,
         retries: int,
@@ -163,7 +164,7 @@ class SearchPhase:
         expired: Callable[[], bool],
         problems: Callable[[Knobs], tuple[str, ...]] = lambda _knobs: (),
     ) -> None:
-        self._study, self._objective, self._fixed, self._retries = study, objective, fixed, retries
+        self._study, self._objective, self._complete, self._retries = study, objective, complete, retries
         self._plain_knobs, self._canary_every, self._expired = plain_knobs, canary_every, expired
         self._problems = problems
         searched = [trial for trial in stored if trial.role is Role.SEARCH]
@@ -178,7 +179,7 @@ class SearchPhase:
             if number in final:
                 self._tell(number, final[number])
             else:
-                job = Job(role=Role.SEARCH, candidate=number, knobs={**fixed, **point})
+                job = Job(role=Role.SEARCH, candidate=number, knobs=complete(point))
                 self._leftover += unfinished([job], study_name, stored, retries)
                 self._known[study.key(point)] = None
                 self._asked += 1
@@ -204,7 +205,7 @@ class SearchPhase:
         while (asked := self._study.ask(self._known)) is not None:
             number, point = asked
             self._known[self._study.key(point)] = None
-            knobs = {**self._fixed, **point}
+            knobs = self._complete(point)
             problems = self._problems(knobs)
             if not problems:
                 self._asked += 1
