@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,36 @@ def test_a_lock_that_stays_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
         assert len(store.trials("s")) == 1
 
 
+def test_drivers_that_start_together_on_a_new_file_make_its_tables_once(tmp_path: Path) -> None:
+    url, start = f"sqlite:///{tmp_path / 'studies.db'}", threading.Barrier(8)
+
+    def opened(index: int) -> None:
+        start.wait()
+        with Store(url) as store:
+            store.save_study(replace(INFO, name=f"s{index}"))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(opened, range(8)))
+    with Store(url, create=False) as store:
+        assert len(store.study_names()) == 8
+
+
+def test_a_database_can_be_read_where_it_cannot_be_written(store: Store, tmp_path: Path) -> None:
+    """Reports are made while another process writes, or from a copy that is write-protected: opening writes nothing."""
+    writer = sqlite3.connect(tmp_path / "studies.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    with Store(store.url, create=False) as reader:
+        assert reader.study("s") == INFO
+    writer.execute("ROLLBACK")
+    writer.close()
+
+
+def test_a_trial_is_begun_once(store: Store) -> None:
+    store.begin(make_spec(), "one driver", "key")
+    with pytest.raises(StorageError, match="another driver has begun s/search/0/0/0; two runs at a time need two"):
+        store.begin(make_spec(), "another driver", "key")
+
+
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "studies.db"
     path.write_text("not a database, but long enough to be looked at as one " * 40)
@@ -149,8 +181,6 @@ def test_reading_needs_an_existing_database(tmp_path: Path) -> None:
 
 
 def test_comparability_key_ignores_knobs_and_seeds_but_not_the_rest() -> None:
-    from dataclasses import replace
-
     base = make_spec()
     key = comparability_key(base, "card")
     assert comparability_key(replace(base, knobs={"budget": 8}), "card") == key

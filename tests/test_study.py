@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import optuna
@@ -177,6 +178,18 @@ def test_a_candidate_that_was_finished_elsewhere_does_not_end_the_study(
 def test_a_candidate_that_was_never_asked_is_still_an_error(url: str) -> None:
     with pytest.raises(KeyError):
         open_study(url).tell(3, 1.0, {})
+
+
+def test_drivers_that_start_together_on_a_new_file_share_the_study(url: str) -> None:
+    start = threading.Barrier(6)
+
+    def opened(index: int) -> tuple[int, Knobs] | None:
+        start.wait()
+        return open_study(url, seed=index).ask({})
+
+    with ThreadPoolExecutor(6) as threads:
+        asked = list(threads.map(opened, range(6)))
+    assert sorted(one[0] for one in asked if one is not None) == list(range(6))
 
 
 def test_running_candidates_are_listed_with_their_driver(url: str) -> None:

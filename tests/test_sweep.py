@@ -120,6 +120,28 @@ def test_a_second_run_gets_a_name_of_its_own_and_keeps_the_first(
     assert trials(folder) == before
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("space.cache_type_k=choice(f16,q8_0,q4_0,q5_1)", "space.cache_type_k differs from the stored study 'ddtree"),
+        ("objective=ttft_ms", "objective=ttft_ms: the stored study 'ddtree"),
+    ],
+)
+def test_a_conflict_with_the_stored_study_is_told_before_anything_runs(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], override: str, said: str
+) -> None:
+    """More plain runs would be due, but none is made: neither a server nor a row nor the stored description changes."""
+    folder, _ = finished
+    with Store(f"sqlite:///{folder / 'studies.db'}", create=False) as store:
+        before = [(store.study(name), store.trials(name)) for name in store.study_names()]
+        run = sweep(folder, "resume=true", "n_trials=6", "protocol.baseline_repeats=4", override)
+        assert run.returncode == 2, run.stderr
+        line = run.stderr.strip().splitlines()[-1]
+        assert line.startswith("error: " + said)
+        assert "choose another study_name" in line
+        assert [(store.study(name), store.trials(name)) for name in store.study_names()] == before
+
+
 def test_configuration_errors_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
     run = sweep(tmp_path, "space.budget=choice(8,big)")
     assert run.returncode == 2
@@ -136,8 +158,8 @@ def test_a_study_whose_every_run_fails_reports_and_ends_with_3(tmp_path: Path) -
 
 
 def start(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
-    log = (folder / "output.txt").open("wb")
-    return subprocess.Popen(command(*overrides), cwd=folder, stdout=log, stderr=log, start_new_session=True)
+    with (folder / "output.txt").open("wb") as log:
+        return subprocess.Popen(command(*overrides), cwd=folder, stdout=log, stderr=log, start_new_session=True)
 
 
 def wait_for_trials(folder: Path, process: subprocess.Popen[bytes], count: int) -> None:

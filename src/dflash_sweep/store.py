@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from alembic import command
 from alembic.config import Config as AlembicConfig
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import ColumnElement, create_engine, delete, event, func, select, update
@@ -29,6 +30,7 @@ from dflash_sweep.tables import StageRow, StudyRow, TrialRow, TurnRow
 
 _LOG = logging.getLogger(__name__)
 _MIGRATIONS = Path(__file__).parent / "migrations"
+VERSION_TABLE = "dfs_schema_version"
 _Record = TypeVar("_Record")
 _LOCK_TIMEOUT_S = 60.0
 """How long a write waits for another process's lock on an SQLite file before it gives up."""
@@ -116,7 +118,13 @@ class Store:
 
     def _upgrade(self) -> None:
         try:
+            with self.engine.connect() as connection:
+                options = {"version_table": VERSION_TABLE}
+                if MigrationContext.configure(connection, opts=options).get_current_revision() == schema_head():
+                    return  # nothing to write: a database may be read where it cannot be written
             with self.engine.begin() as connection:
+                if connection.dialect.name == "sqlite":  # drivers that start together make the tables one after another
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
                 command.upgrade(_alembic(connection), "head")
         except CommandError as error:
             raise StorageError(
@@ -160,8 +168,13 @@ class Store:
     # ------------------------------------------------------------ trials
 
     def begin(self, spec: TrialSpec, owner: str, comparability: str, label: str | None = None) -> None:
-        """Write a trial as running, before anything is launched. The uid must be new."""
+        """Write a trial as running, before anything is launched. Raises StorageError if the uid is not new."""
         with self._session() as session:
+            if session.get(TrialRow, spec.uid) is not None:
+                raise StorageError(
+                    f"storage.url={self.url}: another driver has begun {spec.uid}; "
+                    "two runs at a time need two study_names"
+                )
             session.add(
                 TrialRow(
                     uid=spec.uid,

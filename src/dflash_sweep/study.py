@@ -11,6 +11,7 @@ import itertools
 import logging
 import math
 import random
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,10 @@ from dflash_sweep.space import Axis, SearchSpace
 _LOG = logging.getLogger(__name__)
 _LOCK_TIMEOUT_S = 60.0
 """How long a read or a write waits for another process's lock on an SQLite file before it gives up."""
+
+_CREATE_ATTEMPTS = 6
+_MADE_BY_ANOTHER = ("UNIQUE constraint failed", "already exists", "duplicate key", "no such table")
+"""What SQLite and PostgreSQL say where another process makes the same tables at the same moment."""
 
 _MAX_DUPLICATES = 5
 """Asks in a row that may repeat a known point before an unmeasured one is taken at random."""
@@ -112,13 +117,7 @@ class Study:
         self._distributions = {axis.name: distribution(axis) for axis in space.axes}
         self._rng = random.Random(derive(seed, "fallback"))
         try:
-            storage = optuna.storages.RDBStorage(url, engine_kwargs=_engine_options(url))
-            self._study = optuna.create_study(
-                storage=storage,
-                study_name=name,
-                direction=StudyDirection[direction.upper()],
-                load_if_exists=True,
-            )
+            self._study = _opened(url, name, direction)
         except Exception as error:
             raise StorageError(f"storage.url={url}: Optuna cannot use this database: {_first_line(error)}") from error
         self._check_stored(name, direction)
@@ -261,6 +260,24 @@ class Study:
         trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
         for name, value in attributes.items():
             storage.set_trial_user_attr(trial_id, name, value)
+
+
+def _opened(url: str, name: str, direction: str) -> optuna.Study:
+    """The study, loaded or created. Optuna makes its tables without a lock: one of several drivers that start together
+    on a new database may find them half made, and tries again."""
+    for attempt in range(_CREATE_ATTEMPTS):
+        try:
+            return optuna.create_study(
+                storage=optuna.storages.RDBStorage(url, engine_kwargs=_engine_options(url)),
+                study_name=name,
+                direction=StudyDirection[direction.upper()],
+                load_if_exists=True,
+            )
+        except Exception as error:
+            if attempt + 1 == _CREATE_ATTEMPTS or not any(sign in str(error) for sign in _MADE_BY_ANOTHER):
+                raise
+            time.sleep(0.1 * 2**attempt)
+    raise AssertionError("unreachable")
 
 
 def _engine_options(url: str) -> dict[str, object]:
