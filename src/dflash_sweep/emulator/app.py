@@ -1,7 +1,8 @@
 """The emulated server's HTTP: llama-server's endpoints, one request at a time. Imports starlette and this package.
 
-In virtual time an answer leaves at once; in real time every chunk leaves when its verify step would have ended. Log
-lines of a request are written before its last bytes leave, so whoever has read the answer finds them in the log.
+In virtual time an answer leaves at once; in real time every chunk leaves when its verify step would have ended, counted
+from the request's start (`pace`), so that a stream has the rate that its timings state. Log lines of a request are
+written before its last bytes leave, so whoever has read the answer finds them in the log.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,6 +22,7 @@ from starlette.routing import Route
 from dflash_sweep.emulator import faults, wire
 from dflash_sweep.emulator.answers import Answer, ContextExceeded, Server
 from dflash_sweep.emulator.faults import Faults
+from dflash_sweep.emulator.pace import Pace
 from dflash_sweep.emulator.prompts import Prompt, chat_prompt, text_prompt
 from dflash_sweep.emulator.texts import token_ids
 from dflash_sweep.errors import ConfigError
@@ -32,9 +34,10 @@ _STREAM = "text/event-stream"
 class App:
     """Endpoints around one `Server`. `ready` becomes true when loading is over."""
 
-    def __init__(self, server: Server, log_fd: int = 2) -> None:
+    def __init__(self, server: Server, log_fd: int = 2, pace: Callable[[], Pace] = Pace) -> None:
         self.server = server
         self.ready = True
+        self._pace = pace
         self._log_fd = log_fd
         self._slot = asyncio.Lock()
         self._refused = 0
@@ -177,7 +180,7 @@ class App:
 
     async def _whole(self, answer: Answer, active: Faults, chat: bool) -> Response:
         if self.server.launch.clock == "real":
-            await asyncio.sleep((answer.figures.prompt_ms + answer.figures.decode_ms) / 1000)
+            await self._pace().wait((answer.figures.prompt_ms + answer.figures.decode_ms) / 1000)
         self._crash(answer, active)
         if active.has("hang_mid_stream"):
             await asyncio.Event().wait()
@@ -206,12 +209,13 @@ class App:
         if active.has("error_event"):
             yield f"data: {json.dumps(wire.error(500, 'server_error', 'emulated error'))}\n\n".encode()
             return
+        pace = self._pace()
         if real:
             yield b":\n\n"  # a heartbeat while the prompt is processed
-            await asyncio.sleep(answer.figures.prompt_ms / 1000)
+            await pace.wait(answer.figures.prompt_ms / 1000)
         for index, event in enumerate(events):
             delay_ms = answer.gaps_ms[index - first] if real and first <= index < last else 0.0
-            await asyncio.sleep((delay_ms + slow_ms) / 1000)  # also with 0: one write each
+            await pace.wait((delay_ms + slow_ms) / 1000)  # also with 0: one write each
             if index == middle:
                 for part in await self._disturb(answer, event, active):
                     yield part
