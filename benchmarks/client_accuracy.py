@@ -42,8 +42,8 @@ MAX_CORE_SHARE = 0.20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """One stream. `timings_tps`: the rate that the server states; `sent_tps`: of the moments at which it sent; `seen_tps`:
-    the client's. `lag_*_us`: from handing an event over in the server to its place in the client's record."""
+    """One stream. `timings_tps`: the rate that the server states; `sent_tps`: that of the moments at which it sent;
+    `seen_tps`: the client's. `lag_*_us`: from handing an event over in the server to its place in the client's record."""
 
     asked_tps: float
     timings_tps: float
@@ -166,14 +166,14 @@ def measure(rate_tps: float, tokens: int) -> Accuracy:
 def table(rows: Sequence[Accuracy]) -> str:
     """The results as text."""
     lines = [
-        f"{'asked':>6} {'timings':>10} {'sent':>10} {'client':>10} {'of timings':>11} {'of sent':>9} {'core':>7} {'lag median':>11} "
-        f"{'lag max':>11}"
+        f"{'asked':>6} {'timings':>10} {'sent':>10} {'client':>10} {'of timings':>11} "
+        f"{'of sent':>9} {'core':>7} {'lag median':>11} {'lag max':>11}"
     ]
     for row in rows:
         lines.append(
             f"{row.asked_tps:6.0f} {row.timings_tps:10.3f} {row.sent_tps:10.3f} {row.seen_tps:10.3f} "
-            f"{row.timings_error:+11.4%} {row.error:+9.4%} {row.core_share:7.2%} {row.lag_median_us:8.0f} µs {row.lag_max_us:8.0f} µs"
-            f"{'' if row.holds else '   beyond the limits'}"
+            f"{row.timings_error:+11.4%} {row.error:+9.4%} {row.core_share:7.2%} {row.lag_median_us:8.0f} µs "
+            f"{row.lag_max_us:8.0f} µs{'' if row.holds else '   beyond the limits'}"
         )
     return "\n".join(lines) + "\n"
 
