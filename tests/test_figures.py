@@ -88,6 +88,26 @@ def test_pooled_is_sum_over_sum() -> None:
     assert pooled["decode_tps"].n == 2
 
 
+def test_both_means_of_the_acceptance_length_have_a_name() -> None:
+    # one step of 9 tokens, and nine steps of 1: 18 tokens in 10 steps, or the mean of 9 and 1
+    pooled = pooled_figures([record(decode_tokens=9, verify_steps=1), record(decode_tokens=9, verify_steps=9)])
+    assert pooled["acceptance_length"].value == pytest.approx(1.8)
+    assert pooled["acceptance_length_macro"].value == pytest.approx(5.0)
+
+
+def test_a_long_wait_for_the_first_token_is_no_slow_decoding() -> None:
+    # 9 s of prefill, then 10 tokens in 1 s: decoding runs at 10 tok/s, the whole request at 1
+    figures = turn_figures(
+        record(
+            output_tokens=10, decode_tokens=10, decode_ms=1000.0,
+            exchange={"send_ns": 0, "first_token_ns": 9 * 10**9, "last_token_ns": 10**10, "end_ns": 10**10},
+        )
+    )  # fmt: skip
+    assert figures["decode_tps"].value == pytest.approx(10.0)
+    assert figures["api_tps"].value == pytest.approx(1.0)
+    assert figures["ttft_ms"].value == pytest.approx(9000.0)
+
+
 def test_only_counted_turns_are_pooled() -> None:
     turns = [record(), record(warmup=True, decode_ms=1.0), record(invalid_reason="truncated", decode_ms=1.0)]
     assert pooled_figures(turns)["decode_tps"].value == pytest.approx(100.0)

@@ -421,6 +421,29 @@ def test_the_cause_comes_before_its_effect() -> None:
     assert found[0] is FailureKind.OUT_OF_MEMORY
 
 
+@pytest.mark.parametrize(
+    "effect",
+    [
+        "srv    load_model: failed to create DDTree draft context",
+        "srv    load_model: failed to load draft model, 'draft.gguf'",
+        "llama_model_load_from_file_impl: failed to load model",
+        "graph_reserve: failed to allocate compute buffers",
+        "",
+    ],
+)
+@pytest.mark.parametrize("code", [1, -6, None])
+def test_a_draft_that_does_not_fit_is_out_of_memory_whatever_the_server_says_of_the_draft(
+    effect: str, code: int | None
+) -> None:
+    """The server ends, aborts, or lives on without listening: what it lacked is memory, so the sampler learns that."""
+    cause = "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 3300.00 MiB on device 0: cudaMalloc failed: "
+    log = f"{cause}out of memory\n{effect}\nmain: exiting due to model loading error\n"
+    found = ENGINE.classify(log, code)
+    assert found is not None
+    assert found[0] is FailureKind.OUT_OF_MEMORY
+    assert "3300.00 MiB" in found[1]
+
+
 def test_a_healthy_log_shows_no_failure_though_it_speaks_of_the_chain_speculator() -> None:
     assert ENGINE.classify(log_of("exact.log").decode(), 0) is None
     assert ENGINE.classify(log_of("exact.log").decode(), None) is None

@@ -54,6 +54,34 @@ def test_more_accepted_than_emitted_is_flagged_and_gives_no_steps() -> None:
     assert (draft.draft_tokens, draft.accepted_draft_tokens) == (7, 6)
 
 
+@pytest.mark.parametrize(("drafted", "accepted", "flagged"), [(60, 60, True), (60, 59, False), (8, 8, False)])
+def test_an_acceptance_of_exactly_one_is_not_believed(drafted: int, accepted: int, flagged: bool) -> None:
+    """A build has counted every draft as accepted. A short answer may really have no rejected draft."""
+    draft = read(timings={"predicted_n": 90, "predicted_ms": 900.0, "draft_n": drafted, "draft_n_accepted": accepted})
+    timings.plausible(draft)
+    assert ("acceptance_constant_1" in draft.flags) is flagged
+
+
+def test_chunks_are_never_counted_as_tokens() -> None:
+    # 20 tokens came in 4 pieces within 1 s: 19 decoded tokens in 1000 ms, not 3 or 4.
+    answer = exchange(
+        usage={"completion_tokens": 20}, chunks=4, first_token_ns=9 * 10**9, last_token_ns=10 * 10**9, end_ns=10**10
+    )
+    draft = timings.from_usage(answer)
+    timings.from_client_clock(draft, answer)
+    assert metrics.decode_tps(draft.counters()) == pytest.approx(19.0)  # and not 20 / 10 s: the 9 s were prefill
+    unknown = exchange(chunks=4, first_token_ns=9 * 10**9, last_token_ns=10 * 10**9)
+    draft = timings.from_usage(unknown)
+    timings.from_client_clock(draft, unknown)
+    assert (draft.output_tokens, draft.decode_ms) == (None, None)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, None, float("nan"), float("inf")])
+def test_a_clock_that_did_not_run_gives_no_rate(value: object) -> None:
+    draft = read(timings={"predicted_n": 40, "predicted_ms": value, "predicted_per_second": None})
+    assert (draft.decode_ms, metrics.decode_tps(draft.counters())) == (None, None)
+
+
 def test_a_cached_prompt_has_no_prefill_rate() -> None:
     draft = read(timings={"cache_n": 6617, "prompt_n": 4, "prompt_ms": 104.0, "predicted_n": 5, "predicted_ms": 50.0})
     assert (draft.prompt_tokens, draft.cached_tokens) == (6621, 6617)

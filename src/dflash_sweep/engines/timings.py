@@ -17,6 +17,9 @@ from dflash_sweep.records import Exchange, TurnCounters
 MANY_STEPS, NEVER_RIGHT = 50, 0.02
 """An acceptance length of at most 1.02 over 50 steps: a wrong pair or a broken back end, not a slow setting."""
 
+MANY_DRAFTS = 50
+"""As many drafted tokens without one rejected: a counter that reports its own input, or text that repeats itself."""
+
 SAME_MS = 0.0051
 """A log prints milliseconds with two decimals: a JSON figure within half a unit of it is the same one."""
 
@@ -175,6 +178,8 @@ def plausible(draft: Draft, steps: int | None = None) -> None:
     accepted, drafted, decoded = draft.accepted_draft_tokens, draft.draft_tokens, draft.decode_tokens
     if accepted is not None and drafted is not None and accepted > drafted:
         draft.flag("accepted_exceeds_drafted")
+    if drafted and accepted == drafted >= MANY_DRAFTS:
+        draft.flag("acceptance_constant_1")
     if accepted is not None and decoded is not None and accepted > decoded:
         draft.flag("accepted_exceeds_emitted")
     if accepted is not None and steps is not None and steps >= MANY_STEPS and accepted <= NEVER_RIGHT * steps:
