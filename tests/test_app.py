@@ -107,6 +107,31 @@ def test_relative_paths_count_from_the_launch_directory(tmp_path: Path) -> None:
     assert built.report_dir == tmp_path / "reports"
 
 
+@pytest.mark.parametrize("chdir", ["true", "false"])
+def test_paths_are_the_same_whether_the_job_changes_its_directory_or_not(
+    chdir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers inherit the job's directory: every path is made absolute once, so resuming finds the same study."""
+    (tmp_path / "my.jsonl").write_text("{}")
+    seen: list[settings.Settings] = []
+
+    def job(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
+        assert (Path.cwd() == run_dir) is (chdir == "true")
+        seen.append(settings.build(cfg, launch_dir=launch_dir, run_dir=run_dir, sampling_seed=1))
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    words = ["+study=ddtree", "trace.path=my.jsonl", f"hydra.job.chdir={chdir}", "report.dir='out/${now:%Y}'"]
+    assert app.main(words, job) == 0
+    (built,) = seen
+    assert built.storage_url == f"sqlite:///{tmp_path / 'studies.db'}"
+    assert built.trace_path == str(tmp_path / "my.jsonl")
+    assert built.run_dir.is_relative_to(tmp_path / "sweeps" / "ddtree")
+    assert re.fullmatch(r"20\d\d", built.report_dir.name)  # resolved here: a worker knows no ${now:}
+    assert "${" not in str(built.resolved)
+    assert type(built.resolved["space"]) is dict
+
+
 @pytest.mark.parametrize("study", app.choices("study"))
 def test_every_shipped_study_builds_its_space(study: str, tmp_path: Path) -> None:
     cfg = app.compose_overrides([f"+study={study}"])

@@ -262,6 +262,12 @@ def _model(name: str | None, base: Path, key: str) -> str | None:
     return _absolute(name, base, key)
 
 
+def _trace(path: str, base: Path) -> str:
+    """A trace: a file, counted from `base`, or a shipped name, which stays as it is."""
+    full = base / Path(path).expanduser()
+    return str(full.absolute()) if full.is_file() else path
+
+
 def absolute_url(url: str, base: Path) -> str:
     """A storage URL; a relative SQLite path counts from `base`, the launch directory."""
     prefix = "sqlite:///"
@@ -363,7 +369,7 @@ def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: in
             min_decode_tokens=replay.min_decode_tokens,
             turn_timeout_s=replay.turn_timeout_s,
         ),
-        trace_path=config.trace.path,
+        trace_path=_trace(config.trace.path, launch_dir),
         storage_url=absolute_url(config.storage.url, launch_dir),
         report_dir=(launch_dir / config.report.dir).resolve(),
         run_dir=run_dir,
