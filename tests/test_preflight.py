@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 from omegaconf import OmegaConf
 
-from dflash_sweep import engines
+from dflash_sweep import engines, traces
 from dflash_sweep.engines.rendering import render
 from dflash_sweep.errors import ConfigError
-from dflash_sweep.preflight import bind_axis, bind_knobs
-from dflash_sweep.space import parse_axis
+from dflash_sweep.preflight import Preflight, bind_axis, bind_knobs, examine
+from dflash_sweep.records import EngineSettings, ReplayPolicy
+from dflash_sweep.space import parse_axis, parse_space
+from fakes.builders import make_trace
 
 LLAMACPP = engines.get("llamacpp")
 
@@ -55,3 +61,32 @@ def test_numbers_get_their_knobs_type() -> None:
 def test_an_unknown_knob_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"space\.budjet: engine ddtree has no such knob; it has: .*budget"):
         bind_axis(engines.get("ddtree"), parse_axis("budjet", 4))
+
+
+def examined(folder: Path, **header: Any) -> Preflight:
+    trace = make_trace()
+    path = folder / "trace.jsonl"
+    traces.save(replace(trace, header=replace(trace.header, **header)), path)
+    return examine(
+        engines.get("emulator"),
+        EngineSettings(name="emulator"),
+        trace_path=str(path),
+        max_turns=None,
+        policy=ReplayPolicy(),
+        space=parse_space({"budget": "choice(8, 22)"}),
+        fixed={},
+        plain={},
+        seed_points=(),
+        devices=tuple,
+    )
+
+
+def test_invented_texts_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Filler and repeated text make drafting look great or useless: nothing is tuned on it."""
+    with pytest.raises(ConfigError, match="acceptance depends on the real text"):
+        examined(tmp_path, content_kind="synthetic")
+
+
+def test_what_a_trace_cannot_tell_is_shown_before_it_is_replayed(tmp_path: Path) -> None:
+    losses = ("the system prompt was not recorded", "tool schemas are inferred")
+    assert examined(tmp_path, losses=losses).warnings == tuple(f"trace: {loss}" for loss in losses)
