@@ -43,7 +43,7 @@ MAX_CORE_SHARE = 0.20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
     """One stream. `timings_tps`: the rate that the server states; `sent_tps`: that of the moments at which it sent;
-    `seen_tps`: the client's. `lag_*_us`: from handing an event over in the server to its place in the client's record."""
+    `seen_tps`: by the client. `lag_*_us`: from handing an event over in the server to its place in its record."""
 
     asked_tps: float
     timings_tps: float
