@@ -14,6 +14,7 @@ from dflash_sweep import engines
 from dflash_sweep.engines.base import LaunchRequest
 from dflash_sweep.engines.ddtree import DDTreeEngine, effective_top_k
 from dflash_sweep.errors import ConfigError, EngineMissing, FailureKind
+from dflash_sweep.judge import not_applied
 from dflash_sweep.records import Device, EngineBuild, EngineSettings, Exchange, Knobs, Measurement
 
 ENGINE = DDTreeEngine()
@@ -465,6 +466,16 @@ def test_settings_and_memory_that_the_log_shows() -> None:
     assert ENGINE.memory_mib(log) == {"model": 16310.25, "kv": 1152.0, "compute": 1843.2}
     assert ENGINE.memory_mib(log_of("batched.log").decode()) == {"persist": 1785.38}
     assert ENGINE.applied({}, True, {}, [], "main: server is listening\n") == {"speculation": "none"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "different"), [(65, "65/65", 0), (99, "65/65", 0), (65, "20/65", 1), (30, "30/65", 0)]
+)
+def test_layers_that_stayed_on_the_cpu_show(asked: int, told: str, different: int) -> None:
+    """With too little memory layers may stay on the CPU: the server serves, many times slower, and says nothing."""
+    log = f"load_tensors: offloaded {told} layers to GPU\nload_tensors: offloaded 6/6 layers to GPU\n"
+    shown = ENGINE.applied({}, True, {}, [], log)
+    assert len(not_applied({"gpu_layers": asked}, shown)) == different
 
 
 def test_a_window_cut_by_a_short_prompt_proves_nothing() -> None:

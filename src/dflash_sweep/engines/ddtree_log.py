@@ -291,23 +291,29 @@ def memory_mib(log: str) -> dict[str, float]:
 _BATCH = re.compile(r"llama_context: n_(batch|ubatch)\s*=\s*(\d+)")
 _REBUILD = re.compile(r"reuse capped from (\d+) to (\d+) to rebuild the last (\d+) target-feature tokens")
 _DRAFT_TOP = re.compile(r"draft_top port: .*\bK=(\d+)")
+_PARTLY = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 _DUMP = re.compile(r"ddtree_(?:dump|trace): step=.*\bbudget=(\d+)")
 
 
 def shown_settings(log: str) -> Knobs:
     """Settings that the log itself shows, by canonical name.
 
+    `gpu_layers` shows only where layers stayed on the CPU: a server may run that way without a word of failure.
     `speculation` is "ddtree" once the draft context and the hidden-state capture have announced themselves. Only the
     first context's lines count (the target's): the draft context prints the same ones later.
     """
     types = kv_types(log)[:1]
     shown: Knobs = {name: value for k, v in types for name, value in (("cache_type_k", k), ("cache_type_v", v))}
     context = capture = False
+    seen: set[str] = set()
     for text in texts(log):
         context = context or "DDTree draft context initialized" in text
         capture = capture or "DDTree: hidden capture enabled on target context" in text
         if hit := _BATCH.search(text):
             shown.setdefault(f"n_{hit[1]}", int(hit[2]))
+        elif "gpu_layers" not in seen and (hit := _PARTLY.search(text)):
+            seen.add("gpu_layers")
+            shown |= {"gpu_layers": int(hit[1])} if int(hit[1]) < int(hit[2]) else {}
         elif (hit := _REBUILD.search(text)) and int(hit[2]) > 0:
             shown["target_feat_ctx"] = int(hit[3])  # with positions left over, the window was not cut by the prompt
         elif hit := _DRAFT_TOP.search(text):
