@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 LOCK := .ci/requirements.lock
 READY := $(VENV)/.ready
 
+# Without cached bytecode every server and every run would compile its libraries again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help study study-cpu study-dflash-cpu test setup check lock lock-check dashboard clean
 
 help:
@@ -22,7 +25,7 @@ $(READY): $(LOCK) pyproject.toml
 	@set -e; \
 	if command -v uv >/dev/null 2>&1; then \
 	  test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); \
-	  uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r $(LOCK); \
+	  uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-deps --require-hashes -r $(LOCK); \
 	  uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else \
 	  test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV); \
