@@ -258,3 +258,16 @@ def test_an_unknown_sampler_option_is_named(url: str) -> None:
     choice = SamplerChoice(name="tpe", options={"n_startup": 3})
     with pytest.raises(ConfigError, match="n_startup"):
         Study(url, "s", SPACE, direction="maximize", sampler=choice, seed=1)
+
+
+def test_importance_finds_the_axis_that_matters(url: str) -> None:
+    space = parse_space({"x": "interval(0.0, 1.0)", "y": "interval(0.0, 1.0)"})
+    study = open_study(url, space, sampler="random")
+    for count in range(40):
+        assert study.importance() == {} or count >= 10
+        asked = study.ask({})
+        assert asked is not None
+        study.tell(asked[0], float(str(asked[1]["x"])), {})
+    shares = study.importance()
+    assert shares["x"] > 0.8
+    assert sum(shares.values()) == pytest.approx(1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -155,6 +156,17 @@ def test_a_study_whose_every_run_fails_reports_and_ends_with_3(tmp_path: Path) -
     assert run.returncode == 3, run.stderr
     assert "plain decoding could not be measured" in run.stderr
     assert "crashed" in (tmp_path / "reports" / "ddtree" / "findings.md").read_text()
+
+
+def test_one_setting_prints_what_an_agent_loop_reads(tmp_path: Path) -> None:
+    words = [sys.executable, str(SWEEP), "+study=one", "trace=agent_short", "report.formats=[png]", "fixed.budget=32"]
+    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 0, run.stderr
+    *metrics, path = run.stdout.splitlines()
+    assert path == str(tmp_path / "reports" / "one" / "findings.md")
+    assert metrics[0].startswith("METRIC decode_tps=")
+    assert all(re.fullmatch(r"METRIC [\w.]+=-?[0-9.e+-]+", line) for line in metrics)
+    assert {row.knobs["budget"] for row in trials(tmp_path, "one") if row.speculative} == {32}
 
 
 def start(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:

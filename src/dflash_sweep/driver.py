@@ -172,6 +172,8 @@ class Driver:
             problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
         )
         self._drive(phase)
+        self._info = replace(self._described(), importance=study.importance())
+        self._store.save_study(self._info)
         return phase
 
     def _enqueue(self, study: Study) -> None:

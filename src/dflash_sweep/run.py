@@ -22,6 +22,7 @@ from dflash_sweep.analysis.verdicts import judge
 from dflash_sweep.driver import Context, Driver
 from dflash_sweep.errors import StudyFailed
 from dflash_sweep.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from dflash_sweep.exporting import metric_lines
 from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.preflight import Preflight, examine
 from dflash_sweep.records import StudyInfo
@@ -131,11 +132,12 @@ def _drive(context: Context) -> tuple[StudyInfo, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """How a run ended: the study's name as stored, the exit code, and where its findings are."""
+    """How a run ended: the study's name as stored, exit code, findings, and the METRIC lines if they were asked for."""
 
     study: str
     code: int
     findings: Path
+    metric_lines: tuple[str, ...] = ()
 
 
 def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
@@ -176,11 +178,13 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
             info, code = _drive(context)
         path, summary = conclude(store, info, chosen)
         out.print(summary)
-    return Finished(study=name, code=code, findings=path)
+        lines = metric_lines(store.trials(name), info) if chosen.config.metric_lines else ()
+    return Finished(study=name, code=code, findings=path, metric_lines=lines)
 
 
 def run_study(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
-    """Drive a study and print the path of its findings; returns the exit code."""
+    """Drive a study, print METRIC lines (if asked for) and the path of its findings; returns the exit code."""
     finished = drive(cfg, launch_dir, run_dir)
-    print(finished.findings)  # noqa: T201 - the one line of standard output
+    for line in (*finished.metric_lines, str(finished.findings)):
+        print(line)  # noqa: T201 - all that goes to standard output
     return finished.code

@@ -126,6 +126,7 @@ class Config:
     resume: bool = False  # go on with a stored study of this name
     objective: str = "decode_tps"  # what is maximised or minimised, see docs/metrics.md
     verbose: bool = False  # tracebacks and debug messages
+    metric_lines: bool = False  # print `METRIC name=value` lines in the end, for scripts and agent loops
     progress: str = "auto"  # auto | live | plain | quiet
     space: dict[str, Any] = field(default_factory=dict)  # knob -> values, in Hydra's sweep grammar
     fixed: dict[str, Any] = field(default_factory=dict)  # knob -> value for every candidate

@@ -21,6 +21,7 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
@@ -40,6 +41,8 @@ _MADE_BY_ANOTHER = ("UNIQUE constraint failed", "already exists", "duplicate key
 
 _MAX_DUPLICATES = 5
 """Asks in a row that may repeat a known point before an unmeasured one is taken at random."""
+_IMPORTANCE_MIN_TRIALS = 10
+"""Below this many candidates the best tenth is a single one."""
 
 EffectivePoint = Callable[[Knobs], Knobs]
 
@@ -245,6 +248,17 @@ class Study:
             (trial.number, {name: _native(value) for name, value in trial.params.items()}, _owner(trial))
             for trial in trials
         )
+
+    def importance(self) -> dict[str, float]:
+        """Axis → importance by PED-ANOVA (Watanabe et al., IJCAI 2023), summing to 1; empty if too few candidates.
+
+        It compares where the best candidates lie with where all lie, so it needs no model; noise counts too.
+        """
+        done = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if len(done) < _IMPORTANCE_MIN_TRIALS or len({trial.value for trial in done}) < 2:
+            return {}
+        found = get_param_importances(self._study, evaluator=PedAnovaImportanceEvaluator())
+        return {name: float(share) for name, share in found.items() if math.isfinite(share)}
 
     def set_note(self, text: str) -> None:
         """The study's note in the dashboard, markdown."""

@@ -32,7 +32,8 @@ class StudyInfo:
     """A study as it is stored, without its trials. `config` is the whole resolved configuration.
 
     `status`: running, finished, interrupted or failed; `stop_reason` says in words why a study ended before its budget.
-    `confirmed_candidate` None = no winner was named.
+    `confirmed_candidate` None = no winner was named. `importance`: axis → share of the difference between the best
+    candidates and the rest (PED-ANOVA over the search, no noise taken off); empty = too few candidates.
     """
 
     name: str
@@ -46,6 +47,7 @@ class StudyInfo:
     status: str = "running"
     stop_reason: str | None = None
     confirmed_candidate: int | None = None
+    importance: dict[str, float] = field(default_factory=dict)
     created_utc: str = ""
     finished_utc: str | None = None
     config: dict[str, Any] = field(default_factory=dict)

@@ -55,6 +55,7 @@ def findings(
         *_run(material, found, texts, server_command),
         *_settings(material, texts, word, shown),
         *_section(material, texts, "axes", shown, ("axis_effects",)),
+        *_importance(material, texts),
         *_section(material, texts, "time", shown, ("stage_breakdown",)),
         Heading(texts("head.failed")),
         *failure_blocks(material, texts, word),
@@ -66,6 +67,13 @@ def findings(
     ]
     title = texts("title", study=material.study.name)
     return Document(title=title, label=word, blocks=tuple(blocks), lang=texts.lang)
+
+
+def _importance(material: Material, texts: Texts) -> list[Block]:
+    """Shares of importance beside the effects: no interval, so no conclusion rests on them."""
+    shares = sorted(material.study.importance.items(), key=lambda item: -item[1])
+    listed = ", ".join(f"{axis} {share:.0%}" for axis, share in shares)
+    return [Paragraph(texts("importance", shares=listed))] if shares else []
 
 
 def _see(material: Material, texts: Texts, name: str) -> str:

@@ -145,6 +145,7 @@ TEXTS: dict[str, str] = {
     "head.verdict": "Verdict",
     "head.run": "What to run now",
     "head.settings": "Best settings",
+    "importance": "Importance (PED-ANOVA: where the best tenth of the search lies, noise included): {shares}.",
     "head.axes": "What matters and what does not",
     "head.time": "Where the time goes",
     "head.failed": "What failed and why",

@@ -137,6 +137,7 @@ TEXTS: dict[str, str] = {
     "head.verdict": "结论",
     "head.run": "现在该运行什么",
     "head.settings": "最好的配置",
+    "importance": "PED-ANOVA 重要性（搜索中最好的十分之一与全部候选的分布之差，含噪声）：{shares}。",
     "head.axes": "什么重要，什么不重要",
     "head.time": "时间花在哪里",
     "head.failed": "哪些失败了，为什么",
