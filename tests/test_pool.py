@@ -268,6 +268,8 @@ def test_ray_runs_trials_on_actors_of_their_own(two_workers: ray_pool.RayPool, t
     assert two_workers.wait(0.0) == ()
     pids = two_workers.worker_pids()
     assert len({os.getpid(), *pids}) == 3
+    # A server inherits its worker's priority: behind everything else it would be measured wrongly.
+    assert {psutil.Process(pid).nice() for pid in pids} == {psutil.Process().nice()}
     two_workers.submit(fake_engine.spec(tmp_path, uid="a"))
     two_workers.submit(fake_engine.spec(tmp_path, uid="b"))
     assert two_workers.idle() == 0

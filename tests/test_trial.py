@@ -513,10 +513,12 @@ def turn(index: int = 0, *, error: str | None = None, status: int = 200, **figur
     )
 
 
-def judged(tmp_path: Path, turns: list[TurnRecord], *, speculative: bool = True) -> FailureKind | None:
+def judged(
+    tmp_path: Path, turns: list[TurnRecord], *, speculative: bool = True, effective: Knobs | None = None
+) -> FailureKind | None:
     spec = fake_engine.spec(tmp_path, speculative=speculative)
     try:
-        judge.judge(fake_engine.FakeEngine(), spec, turns, {})
+        judge.judge(fake_engine.FakeEngine(), spec, turns, effective or {})
     except TrialFailed as error:
         return error.kind
     return None
@@ -556,6 +558,13 @@ def test_a_failed_warm_up_is_no_matter(tmp_path: Path) -> None:
 )
 def test_drafting_must_show(tmp_path: Path, figures: Any, speculative: bool, kind: FailureKind | None) -> None:
     assert judged(tmp_path, [turn(0, **figures)], speculative=speculative) is kind
+
+
+@pytest.mark.parametrize(("shown", "kind"), [("ngram-map-k", None), ("none", FailureKind.DRAFT_INACTIVE)])
+def test_a_drafter_that_the_server_shows_may_find_nothing_to_draft(
+    tmp_path: Path, shown: str, kind: FailureKind | None
+) -> None:
+    assert judged(tmp_path, [turn(0, draft_tokens=None)], effective={"speculation": shown}) is kind
 
 
 def test_no_turn_at_all_is_no_measurement(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def judge(engine: Engine, spec: TrialSpec, turns: Sequence[TurnRecord], effectiv
     if different := not_applied(engine.effective_point(spec.knobs), effective):
         raise TrialFailed(FailureKind.SETTING_NOT_APPLIED, "; ".join(different))
     answered = [turn for turn in counted if turn.exchange.error_type is None]
-    if spec.speculative and answered and not _drafted(answered, engine.facts.launches):
+    in_force = effective.get("speculation") not in (None, "none")  # shown by the server: it found nothing to draft
+    if spec.speculative and answered and not in_force and not _drafted(answered, engine.facts.launches):
         message = "speculation was asked for, but no turn shows a draft token or a verify step"
         raise TrialFailed(FailureKind.DRAFT_INACTIVE, message)
     reasons = Counter(turn.invalid_reason for turn in counted)

@@ -29,6 +29,8 @@ _QUIET = {
     # Only silences Ray's question about workers without GPUs: the servers' variable is always set by us.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    # Ray runs workers at low priority; servers would inherit it and be measured behind everything else.
+    "RAY_worker_niceness": "0",
 }
 for _name, _value in _QUIET.items():  # read by Ray when it is imported
     os.environ.setdefault(_name, _value)
