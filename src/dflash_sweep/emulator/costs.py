@@ -67,7 +67,8 @@ def step_costs(setting: Setting, card: Card, context: float, grammar: bool = Fal
     window = min(setting.target_feat_ctx, context)
     shared = setting.draft_path == "shared"
     pack: dict[str, Any] = costs["pack"] if shared else {"per_position_ms": 0.0, "first_step_per_position_ms": 0.0}
-    draft, topk = costs["draft"][setting.draft_path], costs["topk"][setting.draft_path]
+    draft = costs["draft"][setting.draft_path]
+    topk = costs["topk"]["on_gpu" if shared and setting.topk_on_gpu else setting.draft_path]
     wide = effective_top_k(setting.budget, setting.top_k, setting.block_size) > 1
     rows = setting.depths
     common = {

@@ -32,8 +32,9 @@ class Dials:
     `steepness`: mean true exponent of the power law over ranks at depth 1 (higher = surer); `spread`: its standard
     deviation over positions; `correlation`: of neighbouring positions; `decay`, `decay_power`: loss at depth d is
     decay · (d − 1)^power; `calibration`: true exponent over the stated one (1 = honest, below 1 = over-confident);
-    `ties`: share of positions where the first two candidates are near ties, to a degree between 0 and 1; `tie_power`:
-    1 = all degrees equally often, higher = more of them nearly equal;
+    `ties`: share of positions where the first two candidates are near ties, to a degree between 0 and 1, were all the
+    probability theirs (it is as much lower as they hold less); `tie_power`: 1 = all degrees equally often, higher =
+    more of them nearly equal;
     `branch_loss`: chance that a depth below the target's first departure from the draft's first choices is a miss;
     `block_loss`: taken off the steepness for blocks of another length than the draft was trained on; `batched_loss`:
     taken off it behind a batched verify, whose rolled-back state is only approximately right;

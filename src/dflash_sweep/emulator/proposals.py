@@ -4,11 +4,13 @@ Imports numpy and `dflash_sweep.emulator.dials` only. Nothing here is a formula 
 log-probabilities and the rank of the target's own token at every depth; the tree and the walk decide what is accepted.
 
 The draft's distribution over ranks at one depth is a power law p_k ∝ (k + 1)^−s over the vocabulary. Its steepness s
-varies with the position (some tokens are easy), falls with the depth, and depends on the feature window. At a share of
-the positions the first two candidates are near ties: mass moves from the first to the second. The target's token falls
-on a rank by the true distribution; what the draft states differs from it by `Dials.calibration` (over- or
-under-confident). All draws come from the position and the depth, never from the step, so every setting meets the same
-text with the same difficulty.
+varies with the position (some tokens are easy), falls with the depth, and depends on the feature window; it is never
+below that of plain word frequencies. At a share of the positions the first two candidates are near ties: mass moves
+from the first to the second. A tie is a choice between two, so ties are as frequent as the mass that the two hold:
+where the draft is unsure of everything, or far ahead, no sibling is nearly as good. The target's token falls on a rank
+by the true distribution; what the draft states differs from it by `Dials.calibration` (over- or under-confident). All
+draws come from the position and the depth, never from the step, so every setting meets the same text with the same
+difficulty.
 
 The rows of one draft are marginal: those below a place where the target leaves the first choices were made for another
 path, and miss more often (`Dials.branch_loss`).
@@ -33,6 +35,9 @@ _USUAL_DEPTHS = 15
 VOCABULARY = 248_320
 _STEP = 0.02
 _STEEPEST = 12.0
+_FLATTEST = 1.0
+"""Zipf's exponent of word frequencies: a draft that knows nothing of a place still proposes the frequent tokens."""
+
 _STEEPNESS = np.arange(0, 601) * _STEP
 _CELLS = 4096
 _RANKS = 64
@@ -97,18 +102,18 @@ def draw(
     target = np.arange(positions)[:, None] + 1 + depth[None, :]  # text position that depth d + 1 of a step proposes for
     level = dials.steepness + dials.window_effect(window) - loss - dials.decay * depth**dials.decay_power
     difficulty = _correlated(shocks[0], dials.correlation)[target]
-    true = np.clip(level[None, :] + dials.spread * difficulty, 0.05, _STEEPEST)
-    stated = np.clip(true / dials.calibration, 0.05, _STEEPEST)
-    tie = (
-        (1 - np.minimum(_normal_cdf(shocks[2]) / dials.ties, 1.0) ** dials.tie_power)[target]
-        if dials.ties > 0
-        else np.zeros_like(true)
-    )
+    true = np.clip(level[None, :] + dials.spread * difficulty, _FLATTEST, _STEEPEST)
+    true_z = log_z(true)
+    stated = np.clip(true / dials.calibration, _FLATTEST, _STEEPEST)
+    tie = np.zeros_like(true)
+    if dials.ties > 0:
+        tied = dials.ties * sum(_first_two(true, true_z, tie))
+        tie = 1 - np.minimum(_normal_cdf(shocks[2])[target] / tied, 1.0) ** dials.tie_power
     share = dials.numeric_share
     uniform = _normal_cdf(math.sqrt(1 - share) * shocks[1][target] + math.sqrt(share) * noise)
     cells = np.minimum((uniform * _CELLS).astype(np.int64), _CELLS - 1)
     ranks = _RANK_OF[np.rint(true / _STEP).astype(np.int64), cells].astype(np.int64)
-    first, second = _first_two(true, log_z(true), tie)
+    first, second = _first_two(true, true_z, tie)
     ranks = np.where(
         uniform < first, 0, np.where(uniform < first + second, 1, np.where((ranks == 0) | (ranks == 1), 2, ranks))
     )

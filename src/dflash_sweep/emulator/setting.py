@@ -23,7 +23,8 @@ path (step near 86 ms); those builds also reserve persist buffers for the root."
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """Effective settings of one server. Defaults are the fork's; `block_size`, `tree_rows` and `chain_depth_cap` are
-    experiments of the published runs that no build offers as a flag."""
+    experiments of the published runs that no build offers as a flag. `topk_on_gpu`: the last builds before the
+    dedicated draft path, which read the best candidates of a row instead of all its scores."""
 
     speculative: bool = True
     target_feat_ctx: int = 128
@@ -51,6 +52,7 @@ class Setting:
     block_size: int = 16
     tree_rows: int | None = None
     chain_depth_cap: int | None = None
+    topk_on_gpu: bool = False
 
     @property
     def depths(self) -> int:
