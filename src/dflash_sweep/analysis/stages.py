@@ -22,6 +22,10 @@ MIN_SHARE = 0.01
 STAGE_ALPHA = 0.01
 
 
+_WHOLE_STEP = 0.05
+"""A stage that leaves less of the step than this is the whole step: a rate without it would mean nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
     """One stage of one setting.
@@ -75,7 +79,7 @@ def stage_costs(rows: pd.DataFrame) -> tuple[StageCost, ...]:
                 ms=float(time.sum() / weight.sum()),
                 share=share,
                 halved_tps=1000 * float(tokens.sum()) / float(total.sum() - time.sum() / 2),
-                removed_tps=1000 * float(tokens.sum()) / rest if rest > 0 else None,
+                removed_tps=1000 * float(tokens.sum()) / rest if rest > _WHOLE_STEP * float(total.sum()) else None,
             )
         )
     return tuple(sorted(costs, key=lambda cost: -cost.ms))
