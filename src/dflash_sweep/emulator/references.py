@@ -126,7 +126,7 @@ def datasets(card: Card) -> list[Reference]:
 def draft_path(card: Card) -> list[Reference]:
     """A step before and after the draft got its own path (budget 32, window 128, temperature 0.7, agent prompt).
 
-    The topk of the step before, 14.71 ms, is less than in any run with as many rows and candidates (17.8 to 22.6 ms),
+    The topk of the step before, 14.71 ms, is less than in any run with as many rows and candidates (17.2 to 21.5 ms),
     while its draft is not: a build that reads less, `Setting.topk_on_gpu`.
     """
     found = []
