@@ -158,6 +158,24 @@ def test_a_study_whose_every_run_fails_reports_and_ends_with_3(tmp_path: Path) -
     assert "crashed" in (tmp_path / "reports" / "ddtree" / "findings.md").read_text()
 
 
+@pytest.mark.slow
+def test_a_real_llama_server_is_measured_from_end_to_end(tmp_path: Path) -> None:
+    words = [sys.executable, str(SWEEP), "+study=llamacpp_cpu", "trace=agent_short", "cluster=inline", "n_trials=1",
+             "progress=plain", "report.formats=[png]", "protocol.baseline_repeats=2", "protocol.default_repeats=0",
+             "protocol.confirm_blocks=0", "space.threads=choice(1)"]  # fmt: skip
+    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert run.returncode == 0, run.stderr
+    rows = trials(tmp_path, "llamacpp_cpu")
+    assert [row.role for row in rows] == [Role.BASELINE, Role.BASELINE, Role.SEARCH]
+    assert all(row.result.measurement == "measured" and row.result.clock == "real" for row in rows)
+    for turn in rows[0].result.turns:
+        assert turn.counters.timing_source == "json"
+    text = (tmp_path / "reports" / "llamacpp_cpu" / "findings.md").read_text()
+    assert "MEASURED" in text.splitlines()[0]
+    for named in ("llama.cpp b", "Q4_1", "sha256"):  # build, model file and its hash
+        assert named in text
+
+
 def test_one_setting_prints_what_an_agent_loop_reads(tmp_path: Path) -> None:
     words = [sys.executable, str(SWEEP), "+study=one", "trace=agent_short", "report.formats=[png]", "fixed.budget=32"]
     run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
