@@ -51,7 +51,7 @@ study-dflash-cpu: $(READY)
 	$(BIN)/python -m dflash_sweep.report.does_it_pay $$pages --out reports/does_it_pay
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(READY) lock-check
 	$(BIN)/ruff format --check .

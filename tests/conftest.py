@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from hypothesis import settings
 # A loaded machine is no reason to fail: no test here is about how long one example takes.
 settings.register_profile("shared", deadline=None, max_examples=60)
 settings.load_profile("shared")
+
+# A shell's background job ignores Ctrl-C, and so would every study that a test starts from it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
@@ -156,6 +157,7 @@ def test_an_error_inside_the_run_is_one_line_and_its_code(
     assert capsys.readouterr().err == "error: engine.model=/x: there is no such file\n"
 
 
+@given_settings(max_examples=20)  # each composes a whole configuration
 @given(st.text(alphabet=st.characters(codec="ascii", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=20))
 def test_any_text_of_an_axis_reaches_the_parser_unharmed(text: str) -> None:
     if text[0] in "'\"" or "\\" in text or "$" in text:  # quoted already; interpolation is OmegaConf's own
