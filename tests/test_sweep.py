@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import optuna
-import psutil
 import pytest
 
-from dflash_sweep.records import Role, StoredTrial, VerdictStatus
+from dflash_sweep.records import Role, VerdictStatus
 from dflash_sweep.store import Store
-
-SWEEP = Path(__file__).parents[1] / "sweep.py"
-QUICK = (
-    "+study=ddtree", "cluster=inline", "trace=agent_short", "progress=plain", "seed=7", "report.formats=[png]",
-    "protocol.baseline_repeats=2", "protocol.default_repeats=1", "protocol.confirm_top=2", "protocol.confirm_blocks=2",
-)  # fmt: skip
-
-
-def command(*overrides: str) -> list[str]:
-    return [sys.executable, str(SWEEP), *QUICK, *overrides]
-
-
-def sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*overrides), cwd=folder, capture_output=True, text=True, timeout=240, check=False)
-
-
-def trials(folder: Path, study: str = "ddtree") -> tuple[StoredTrial, ...]:
-    with Store(f"sqlite:///{folder / 'studies.db'}", create=False) as store:
-        return store.trials(study)
-
-
-def figures(rows: tuple[StoredTrial, ...]) -> list[tuple[object, ...]]:
-    """What must not change between two runs with one seed: who ran, with what, and what came out."""
-    return [
-        (row.uid.partition("/")[2], row.knobs, [turn.counters for turn in row.result.turns], row.result.failure is None)
-        for row in rows
-    ]
-
-
-def servers_of(study_folder: Path) -> list[psutil.Process]:
-    """Emulator processes that were started with this folder as their working directory or log."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "cwd"]):
-        words = process.info["cmdline"] or []
-        if "dflash_sweep.emulator" in words and process.info["cwd"] == str(study_folder):
-            found.append(process)
-    return found
+from fakes.sweeping import SWEEP, figures, sweep, trials
 
 
 @pytest.fixture(scope="module")
@@ -185,57 +145,3 @@ def test_one_setting_prints_what_an_agent_loop_reads(tmp_path: Path) -> None:
     assert metrics[0].startswith("METRIC decode_tps=")
     assert all(re.fullmatch(r"METRIC [\w.]+=-?[0-9.e+-]+", line) for line in metrics)
     assert {row.knobs["budget"] for row in trials(tmp_path, "one") if row.speculative} == {32}
-
-
-def start(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
-    with (folder / "output.txt").open("wb") as log:
-        return subprocess.Popen(command(*overrides), cwd=folder, stdout=log, stderr=log, start_new_session=True)
-
-
-def wait_for_trials(folder: Path, process: subprocess.Popen[bytes], count: int) -> None:
-    """Until `count` trials are stored; fails if the study ends first."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        assert process.poll() is None, (folder / "output.txt").read_text()
-        if (folder / "output.txt").read_text().count("tok/s  |") >= count:
-            return
-        time.sleep(0.05)
-    pytest.fail("the study did not get on")
-
-
-def wait_until_no_server(folder: Path) -> None:
-    deadline = time.monotonic() + 20
-    while servers_of(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert servers_of(folder) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cluster", [pytest.param("inline"), pytest.param("local", marks=pytest.mark.ray)])
-def test_a_killed_driver_leaves_no_server_and_resume_loses_and_doubles_nothing(
-    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, cluster: str
-) -> None:
-    folder, _ = finished
-    process = start(tmp_path, "n_trials=4", f"cluster={cluster}")
-    wait_for_trials(tmp_path, process, 4)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    wait_until_no_server(tmp_path)
-    run = sweep(tmp_path, "n_trials=4", f"cluster={cluster}", "resume=true")
-    assert run.returncode == 0, run.stderr
-    rows = trials(tmp_path)
-    assert len({row.uid for row in rows}) == len(rows)
-    expected = {row.uid: row.knobs for row in trials(folder) if row.role is not Role.CONFIRM}
-    assert {row.uid: row.knobs for row in rows if row.role is not Role.CONFIRM} == expected
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_everything_and_ends_with_130(tmp_path: Path) -> None:
-    process = start(tmp_path, "n_trials=50")
-    wait_for_trials(tmp_path, process, 3)
-    os.kill(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    wait_until_no_server(tmp_path)
-    assert len(trials(tmp_path)) >= 3
-    assert "resume=true" in (tmp_path / "output.txt").read_text()
-    assert (tmp_path / "reports" / "ddtree" / "findings.md").is_file()

@@ -118,13 +118,13 @@ class Study:
         self._effective = effective
         self._owner = owner
         self._distributions = {axis.name: distribution(axis) for axis in space.axes}
-        self._rng = random.Random(derive(seed, "fallback"))
         try:
             self._study = _opened(url, name, direction)
         except Exception as error:
             raise StorageError(f"storage.url={url}: Optuna cannot use this database: {_first_line(error)}") from error
         self._check_stored(name, direction)
-        self._study.sampler = make_sampler(sampler, derive(seed, "sampler", len(self._study.trials)))
+        self._sampler, self._seed = sampler, seed
+        self._reseed()
 
     def _check_stored(self, name: str, direction: str) -> None:
         stored = "maximize" if self._study.direction is StudyDirection.MAXIMIZE else "minimize"
@@ -143,6 +143,12 @@ class Study:
                     )
 
     # ------------------------------------------------------------ asking
+
+    def _reseed(self) -> None:
+        """A fresh sampler for the next number: its draws depend on seed, number and history, not on restarts."""
+        number = len(self._study.get_trials(deepcopy=False))
+        self._study.sampler = make_sampler(self._sampler, derive(self._seed, "sampler", number))
+        self._rng = random.Random(derive(self._seed, "fallback", number))
 
     def enqueue(self, point: Knobs) -> None:
         """Have this point asked next. Raises ConfigError if it is not a point of the space."""
@@ -170,6 +176,7 @@ class Study:
                 if fresh is None:
                     return None
                 self._study.enqueue_trial(dict(fresh))
+            self._reseed()
             trial = self._study.ask(self._distributions)
             point = {name: _native(trial.params[name]) for name in self._distributions}
             key = self.key(point)

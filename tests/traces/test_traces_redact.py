@@ -164,6 +164,11 @@ def test_redaction_changes_the_hash_and_nothing_else() -> None:
     assert redact(dirty).trace.header.sha256 != traces.sha256(dirty.turns)
 
 
+def test_secrets_without_a_gap_between_them_leave_none() -> None:
+    together = f"sk-{LETTERS[:26]}ghp_{LETTERS[:36]}jane.roe@acme.io"
+    check_shareable(redact(one_turn(together)).trace)
+
+
 _SECRETS = st.sampled_from(
     [f"sk-{LETTERS[:26]}", f"ghp_{LETTERS[:36]}", "AKIAQ3EGRIKTVVWXYZ23", 'password="hunter2pass"', "/home/jroe/x",
      "jane.roe@acme.io", "https://git.acme-inner.de/", "192.168.0.7", "Bearer " + LETTERS[:30]]

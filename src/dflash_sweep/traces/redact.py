@@ -56,6 +56,10 @@ def _short(text: str) -> str:
     return shown if len(shown) <= 24 else f"{shown[:23]}…"
 
 
+_MAX_PASSES = 4
+"""Each pass makes one stand-in of what stands together; more than a few cannot follow one another."""
+
+
 @dataclass(slots=True)
 class _Replacer:
     """Replaces values in texts; remembers them by kind and value."""
@@ -64,6 +68,15 @@ class _Replacer:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def text(self, text: str, where: str) -> str:
+        """The text with stand-ins. Neighbours without a gap can look like one new key: then that is replaced too."""
+        text = self._once(text, where)
+        for _ in range(_MAX_PASSES):
+            if not any(finding.grade == "secret" for finding in find(text)):
+                break
+            text = self._once(text, where)
+        return text
+
+    def _once(self, text: str, where: str) -> str:
         pieces: list[str] = []
         at = 0
         for finding in sorted(find(text), key=lambda f: f.start):
