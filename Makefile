@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # Without cached bytecode every server and every run would compile its libraries again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help study study-cpu study-dflash-cpu test setup check lock lock-check dashboard clean
+.PHONY: help study study-cpu study-dflash-cpu test setup check lock lock-check clean
 
 help:
 	@echo "make study            a finished emulated study in minutes: trials, findings, pictures"
@@ -69,9 +69,6 @@ lock-check: $(READY)
 	@cp $(LOCK) $(VENV)/lock-check.txt
 	@$(LOCK_COMMAND) --output-file $(VENV)/lock-check.txt
 	@diff -q $(LOCK) $(VENV)/lock-check.txt >/dev/null || { echo "$(LOCK) does not match pyproject.toml: run make lock"; exit 1; }
-
-dashboard: $(READY)
-	$(BIN)/dflash-sweep dashboard
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache

@@ -267,12 +267,6 @@ class Study:
         found = get_param_importances(self._study, evaluator=PedAnovaImportanceEvaluator())
         return {name: float(share) for name, share in found.items() if math.isfinite(share)}
 
-    def set_note(self, text: str) -> None:
-        """The study's note in the dashboard, markdown."""
-        from optuna_dashboard import save_note
-
-        save_note(self._study, text)
-
     def set_metric_name(self, name: str) -> None:
         self._study.set_metric_names([name])
 
