@@ -46,7 +46,7 @@ study-cpu: $(READY)
 study-dflash-cpu: $(READY)
 	@set -e; pages=; \
 	for study in dflash_cpu dflash_cpu_f16 dflash_cpu_f32 dflash_cpu_agent; do \
-	  page=$$($(BIN)/python sweep.py +study=$$study | tail -n 1); echo "$$page"; pages="$$pages $$page"; \
+	  page=$$($(BIN)/python sweep.py +study=$$study); echo "$$page"; pages="$$pages $$page"; \
 	done; \
 	$(BIN)/python -m dflash_sweep.report.does_it_pay $$pages --out reports/does_it_pay
 
