@@ -26,3 +26,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("LLAMA_", "GGML_", "DFLASH", "LUCE_", "RAY_ADDRESS", "HYDRA_")):
             monkeypatch.delenv(name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that two workers end together."""
+    items.sort(key=lambda item: not item.path.name.startswith("test_sweep"))
