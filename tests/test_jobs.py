@@ -174,6 +174,26 @@ def test_resume_tells_what_was_stored_but_not_told(tmp_path: Path) -> None:
     assert again.running() == ()
 
 
+def test_resume_settles_a_candidate_that_was_asked_and_needs_no_run(tmp_path: Path) -> None:
+    """Its driver died before it was told as the same point again, or as impossible."""
+    first = open_study(tmp_path, owner="dead")
+    asked, again = first.ask({}), first.ask({})
+    assert asked is not None
+    assert again is not None
+    uid = f"s/search/{asked[0]}/0/0"
+    stored = make_stored(0, uid=uid, candidate=asked[0], knobs=again[1], result=make_result(uid))
+    study = open_study(tmp_path)
+    phase = search(study, [stored], n_trials=1, canary_every=0)
+    assert (phase.next(), study.running()) == (None, ())
+    third = first.ask({})
+    assert third is not None
+    phase = search(
+        study, [], n_trials=1, canary_every=0, problems=lambda knobs: ("no",) * (knobs["budget"] == third[1]["budget"])
+    )
+    assert study.running() == ()
+    assert phase.next() is not None  # an impossible one counts for nothing
+
+
 def test_another_live_drivers_candidates_are_left_alone(tmp_path: Path) -> None:
     first = open_study(tmp_path, owner="alive")
     asked = first.ask({})

@@ -199,6 +199,59 @@ def test_running_candidates_are_listed_with_their_driver(url: str) -> None:
     assert open_study(url).running() == ((asked[0], asked[1], "me"),)
 
 
+WIDE = parse_space(
+    {
+        "budget": "choice(8, 16, 22)",
+        "top_k": "choice(1, 4)",
+        "proposal_temp": "interval(0.3, 1.2)",
+        "fixed": "choice(5)",
+    }
+)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+@pytest.mark.parametrize("finished", [0, 6], ids=["at-random", "modelled"])
+@pytest.mark.parametrize("written", [0, 2, 4])
+def test_a_candidate_whose_driver_died_while_asking_is_drawn_as_it_would_have_been(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str, finished: int, written: int
+) -> None:
+    def begun(address: str) -> Study:
+        study = open_study(address, WIDE, sampler=sampler)
+        for _ in range(finished):
+            number, point = ask(study)
+            study.tell(number, float(str(point["proposal_temp"])), {})
+        return study
+
+    undisturbed = ask(begun(f"sqlite:///{tmp_path / 'undisturbed.db'}"))
+    dying, writes = begun(url), 0
+    write = dying._study._storage.set_trial_param
+
+    def die(*arguments: object) -> None:
+        nonlocal writes
+        if writes == written:
+            raise KeyboardInterrupt
+        writes += 1
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(dying._study._storage, "set_trial_param", die)
+    monkeypatch.setattr(
+        optuna.Trial, "set_user_attr", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )  # all values written, its driver not
+    with pytest.raises(KeyboardInterrupt):
+        ask(dying)
+    monkeypatch.undo()
+    again = open_study(url, WIDE, sampler=sampler)
+    assert again.running() == ((*undisturbed, ""),)
+    again.tell(undisturbed[0], 1.0, {})
+    assert stored(url)[-1].params == undisturbed[1]
+
+
+def ask(study: Study) -> tuple[int, Knobs]:
+    asked = study.ask({})
+    assert asked is not None
+    return asked
+
+
 def test_changed_choices_are_refused_before_anything_runs(url: str) -> None:
     study = open_study(url)
     asked = study.ask({})

@@ -169,7 +169,7 @@ class Driver:
             canary_every=self._protocol.canary_every,
             retries=self._protocol.retries,
             stored=self._trials,
-            is_gone=lambda name: name == self._owner or owner.is_gone(name),
+            is_gone=lambda name: name in ("", self._owner) or owner.is_gone(name),
             expired=self._expired,
             problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
         )

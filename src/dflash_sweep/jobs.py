@@ -178,11 +178,10 @@ class SearchPhase:
                 continue
             if number in final:
                 self._tell(number, final[number])
-            else:
-                job = Job(role=Role.SEARCH, candidate=number, knobs=complete(point))
+            elif study.key(point) in self._known:
+                study.tell_duplicate(number, self._known[study.key(point)])
+            elif (job := self._job(number, point)) is not None:
                 self._leftover += unfinished([job], study_name, stored, retries)
-                self._known[study.key(point)] = None
-                self._asked += 1
         self._n_trials = n_trials
         left = max(0, n_trials - len(final))
         canaries = 0 if not canary_every else max(0, (n_trials - 1) // canary_every - self._canaries)
@@ -203,16 +202,20 @@ class SearchPhase:
         if self._asked >= self._n_trials or self.exhausted or self._expired():
             return None
         while (asked := self._study.ask(self._known)) is not None:
-            number, point = asked
-            self._known[self._study.key(point)] = None
-            knobs = self._complete(point)
-            problems = self._problems(knobs)
-            if not problems:
-                self._asked += 1
-                return Job(role=Role.SEARCH, candidate=number, knobs=knobs)
-            self._study.tell_failure(number, FailureKind.INVALID_CONFIG, {"problem": problems[0]})
+            if (job := self._job(*asked)) is not None:
+                return job
         self.exhausted = True
         return None
+
+    def _job(self, number: int, point: Knobs) -> Job | None:
+        """The run of a candidate; None if it is impossible, which the study is told."""
+        self._known[self._study.key(point)] = None
+        knobs = self._complete(point)
+        if problems := self._problems(knobs):
+            self._study.tell_failure(number, FailureKind.INVALID_CONFIG, {"problem": problems[0]})
+            return None
+        self._asked += 1
+        return Job(role=Role.SEARCH, candidate=number, knobs=knobs)
 
     def took(self, job: Job, trial: StoredTrial) -> None:
         if job.candidate is None:

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,9 +145,11 @@ class Study:
 
     # ------------------------------------------------------------ asking
 
-    def _reseed(self) -> None:
+    def _reseed(self, number: int | None = None) -> None:
         """A fresh sampler for the next number: its draws depend on seed, number and history, not on restarts."""
-        number = len(self._study.get_trials(deepcopy=False))
+        if number is None:
+            trials = self._study.get_trials(deepcopy=False)
+            number = next((trial.number for trial in trials if trial.state is TrialState.WAITING), len(trials))
         self._study.sampler = make_sampler(self._sampler, derive(self._seed, "sampler", number))
         self._rng = random.Random(derive(self._seed, "fallback", number))
 
@@ -183,13 +186,12 @@ class Study:
             if key not in known:
                 trial.set_user_attr("owner", self._owner)
                 return trial.number, point
-            trial.set_user_attr("duplicate", True)
-            value = known[key]
-            if value is None:
-                self._study.tell(trial, state=TrialState.PRUNED)
-            else:
-                self._study.tell(trial, value)
+            self.tell_duplicate(trial.number, known[key])
         return None
+
+    def tell_duplicate(self, number: int, value: float | None) -> None:
+        """A candidate that equals one already measured: its value again, or PRUNED where that has none."""
+        self._finish(number, {"duplicate": True}, value=value, state=TrialState.PRUNED if value is None else None)
 
     def key(self, point: Knobs) -> tuple[tuple[str, str], ...]:
         """The identity of what a point effectively is."""
@@ -249,12 +251,42 @@ class Study:
             raise StorageError(f"storage.url={self._url}: cannot be read or written: {reason}") from error
 
     def running(self) -> tuple[tuple[int, Knobs, str], ...]:
-        """Candidates asked for and not told yet: number, point, and the driver that asked."""
+        """Candidates asked for and not told yet: number, point, and the driver that asked ("" = it died while asking).
+
+        A driver that dies while it asks leaves a candidate with some of its values or none; the rest is drawn again as
+        it would have been.
+        """
         trials = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        return tuple(
-            (trial.number, {name: _native(value) for name, value in trial.params.items()}, _owner(trial))
-            for trial in trials
-        )
+        return tuple((trial.number, self._whole_point(trial), _owner(trial)) for trial in trials)
+
+    def _whole_point(self, trial: optuna.trial.FrozenTrial) -> Knobs:
+        """All values of a candidate. The draws of a number depend on nothing but seed, number and what was finished."""
+        if trial.params.keys() >= self._distributions.keys():
+            return {name: _native(trial.params[name]) for name in self._distributions}
+        self._reseed(trial.number)
+        bare = deepcopy(trial)
+        bare.params, bare.distributions = {}, {}
+        drawn = {**self._draws(bare), **trial.system_attrs.get("fixed_params", {}), **trial.params}
+        point = {name: _native(drawn[name]) for name in self._distributions}
+        for name in self._distributions.keys() - trial.params.keys():
+            axis = self._distributions[name]
+            self._study._storage.set_trial_param(trial._trial_id, name, axis.to_internal_repr(point[name]), axis)
+        return point
+
+    def _draws(self, trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
+        """What the sampler draws for a candidate without values, in the order in which `ask` draws them."""
+        sampler, fixed = self._study.sampler, trial.system_attrs.get("fixed_params", {})
+        free = {name: axis for name, axis in self._distributions.items() if name not in fixed and not axis.single()}
+        drawn: dict[str, Any] = {axis.name: axis.values[0] for axis in self.space.axes if axis.values}
+        if free:
+            relative = sampler.sample_relative(
+                self._study, trial, sampler.infer_relative_search_space(self._study, trial)
+            )
+            for name, axis in free.items():
+                drawn[name] = (
+                    relative[name] if name in relative else sampler.sample_independent(self._study, trial, name, axis)
+                )
+        return drawn
 
     def importance(self) -> dict[str, float]:
         """Axis → importance by PED-ANOVA (Watanabe et al., IJCAI 2023), summing to 1; empty if too few candidates.

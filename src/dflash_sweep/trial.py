@@ -186,7 +186,8 @@ class _Trial:
             watch = Watch(served, client, self._deadline, self._should_stop)
             with telemetry.Sampler(reader) as sampler, watch:
                 played = self._play(engine, served, client, watch)
-            props, slots = ({}, []) if watch.cause else (_ask(client, "/props", {}), _ask(client, "/slots", []))
+            props = {} if watch.cause else _ask(client, watch, "/props", {})
+            slots = [] if watch.cause else _ask(client, watch, "/slots", [])
             watch.look_again()
             run.exit_code, served.reusable = watch.exit_code, watch.cause is None
         run.log = served.read_log()
@@ -255,11 +256,12 @@ def clock_of(engine: Engine | None, spec: TrialSpec) -> str:
     return str(spec.engine.options.get("clock") or defaults.get("clock") or "real")
 
 
-def _ask(client: Client, path: str, missing: Any) -> Any:
-    """A page that not every engine has; one that is not there is empty, not an error."""
+def _ask(client: Client, watch: Watch, path: str, missing: Any) -> Any:
+    """A page that not every engine has: one that is not there is empty. No answer at all may be a server's end."""
     try:
         answer = client.get_json(path)
-    except RequestError:
+    except RequestError as error:
+        watch.look_again(broken=error.status is None)
         return missing
     return answer if isinstance(answer, type(missing)) else missing
 

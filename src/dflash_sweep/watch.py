@@ -15,8 +15,8 @@ from dflash_sweep.records import Exchange
 
 INTERVAL_S = 0.1
 
-DYING_S = 0.5
-"""What a server whose connection broke gets to end, before it counts as alive."""
+DYING_S = 2.0
+"""What a server whose connection broke gets to end, before it counts as alive: its guard tells us only after that."""
 
 BROKEN_CONNECTION = frozenset({"connect", "disconnected", "truncated"})
 
@@ -66,7 +66,12 @@ class Watch:
         self._thread.join()
         self.look_again()
 
-    def look_again(self) -> None:
-        """Whether the server is still there; also after the block, when it has been asked for its settings."""
+    def look_again(self, *, broken: bool = False) -> None:
+        """Whether the server is still there; also after the block, when it has been asked for its settings.
+
+        `broken`: a connection to it has just failed, so it may be ending this very moment.
+        """
+        if broken and self.cause is None:
+            self._served.wait_exit(DYING_S)
         if self.cause is None and not self._served.alive():
             self.cause, self.exit_code = FailureKind.CRASHED, self._served.exit_code()
