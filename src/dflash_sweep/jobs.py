@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from dflash_sweep import standing
 from dflash_sweep.errors import FailureKind
-from dflash_sweep.objective import score
 from dflash_sweep.records import Knobs, KnobValue, Role, StoredTrial
 from dflash_sweep.study import Study
 
@@ -169,7 +169,7 @@ class SearchPhase:
         self._problems = problems
         searched = [trial for trial in stored if trial.role is Role.SEARCH]
         final = {trial.candidate: trial for trial in searched if is_final(trial, retries)}
-        self._known = {study.key(self._axes(trial.knobs)): _value(trial, objective) for trial in final.values()}
+        self._known = {study.key(self._axes(trial.knobs)): standing.value(trial, objective) for trial in final.values()}
         self._canaries = sum(trial.role is Role.CANARY for trial in stored)
         self._asked = len(final)
         self._leftover: list[Job] = []
@@ -220,18 +220,14 @@ class SearchPhase:
     def took(self, job: Job, trial: StoredTrial) -> None:
         if job.candidate is None:
             return
-        self._known[self._study.key(self._axes(job.knobs))] = _value(trial, self._objective)
+        self._known[self._study.key(self._axes(job.knobs))] = standing.value(trial, self._objective)
         self._tell(job.candidate, trial)
 
     def _tell(self, number: int, trial: StoredTrial) -> None:
-        value = _value(trial, self._objective)
+        value = standing.value(trial, self._objective)
         attributes: dict[str, KnobValue] = {"trial": trial.number, "measurement": str(trial.result.measurement)}
         if value is not None:
             self._study.tell(number, value, attributes)
         else:
             failure = trial.result.failure
             self._study.tell_failure(number, failure.kind if failure else FailureKind.NO_MEASUREMENT, attributes)
-
-
-def _value(trial: StoredTrial, objective: str) -> float | None:
-    return None if trial.result.failure else score(trial.result.turns, objective)

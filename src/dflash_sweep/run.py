@@ -19,13 +19,14 @@ from rich.console import RenderableType
 
 from dflash_sweep import engines, environment, metrics, pool, report, server, settings, terminal
 from dflash_sweep.analysis.verdicts import judge
-from dflash_sweep.driver import Context, Driver
+from dflash_sweep.driver import Driver
 from dflash_sweep.errors import StudyFailed
 from dflash_sweep.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from dflash_sweep.exporting import metric_lines
 from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.preflight import Preflight, examine
 from dflash_sweep.records import StudyInfo
+from dflash_sweep.runner import Context
 from dflash_sweep.seeds import derive
 from dflash_sweep.settings import Settings
 from dflash_sweep.store import Store
