@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from dflash_sweep import metrics
-from dflash_sweep.analysis.intervals import log_mean_interval
+from dflash_sweep.analysis.intervals import log_mean_interval, speedup
 from dflash_sweep.objective import direction, score
 from dflash_sweep.records import Knobs, Role, StoredTrial
 from dflash_sweep.study import point_key
@@ -38,6 +38,7 @@ def best(trials: Sequence[StoredTrial], objective: str) -> Best | None:
     if leader is None:
         return None
     interval = log_mean_interval(runs[leader])
+    gain = None if plain is None else speedup(runs[leader], plain)
     return Best(
         candidate=leader,
         value=interval.value,
@@ -45,6 +46,9 @@ def best(trials: Sequence[StoredTrial], objective: str) -> Best | None:
         low=interval.low,
         high=interval.high,
         plain=None if plain is None else fmean(plain),
+        gain=None if gain is None else gain.value,
+        gain_low=None if gain is None else gain.low,
+        gain_high=None if gain is None else gain.high,
     )
 
 

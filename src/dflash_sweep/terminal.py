@@ -153,6 +153,9 @@ class PlainLines:
     def note(self, text: str) -> None:
         self._line(text)
 
+    def verdict(self, verdict: Verdict) -> None:
+        self._line(verdict.statement)
+
 
 class Quiet(PlainLines):
     """Notes only."""
@@ -199,6 +202,9 @@ class LiveView:
 
     def note(self, text: str) -> None:
         self._event(Text(text, style="bold"))
+
+    def verdict(self, verdict: Verdict) -> None:
+        self._event(Text(verdict.statement, style="bold"))
 
     def _event(self, text: Text) -> None:
         text.no_wrap, text.overflow = True, "ellipsis"

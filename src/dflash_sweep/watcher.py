@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from dflash_sweep.records import StoredTrial, TrialSpec
+from dflash_sweep.records import StoredTrial, TrialSpec, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best candidate so far. `low` and `high` None = one run, no interval."""
+    """The best candidate so far. `low` and `high` None = one run, no interval.
+
+    `gain` is the ratio to plain decoding, None where that is not measured; its ends None = a single run on either side.
+    """
 
     candidate: int
     value: float
@@ -18,6 +21,9 @@ class Best:
     low: float | None = None
     high: float | None = None
     plain: float | None = None
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
 
 
 class Watcher(Protocol):
@@ -37,6 +43,10 @@ class Watcher(Protocol):
         """One sentence people should read."""
         ...
 
+    def verdict(self, verdict: Verdict) -> None:
+        """A conclusion that the rows measured so far allow, told when it is new or has turned round."""
+        ...
+
 
 class Silent:
     """A watcher that says nothing."""
@@ -48,3 +58,5 @@ class Silent:
     def finished(self, trial: StoredTrial, value: float | None, best: Best | None) -> None: ...
 
     def note(self, text: str) -> None: ...
+
+    def verdict(self, verdict: Verdict) -> None: ...
