@@ -247,6 +247,18 @@ def test_last_usage_and_timings_win_and_other_top_level_fields_are_kept() -> Non
     assert seen.extra == {"metrics": {"num_spec_steps": 1}}
 
 
+def test_token_ids_are_kept_where_the_server_gives_them() -> None:
+    by_vllm = [chunk("a"), chunk("bc"), chunk(finish="stop")]
+    by_vllm[0]["choices"][0]["token_ids"], by_vllm[1]["choices"][0]["token_ids"] = [5], [6, 7]
+    assert ask(Reply(sse(*by_vllm))).token_ids == (5, 6, 7)
+    by_llama_server = [chunk("a"), chunk(finish="stop")]
+    by_llama_server[0]["choices"][0]["logprobs"] = {"content": [{"id": 9, "token": "a", "logprob": -0.1}]}
+    assert ask(Reply(sse(*by_llama_server))).token_ids == (9,)
+    odd = [chunk("a"), chunk("b"), chunk(finish="stop")]
+    odd[0]["choices"][0]["token_ids"], odd[1]["choices"][0]["logprobs"] = ["x"], {"content": [{"token": "b"}]}
+    assert ask(Reply(sse(*odd))).token_ids is None
+
+
 def test_nan_and_infinity_become_none() -> None:
     seen = ask(
         Reply(

@@ -64,6 +64,18 @@ def _error_code(body: dict[str, Any]) -> int | None:
     return code if isinstance(code, int) and not isinstance(code, bool) else None
 
 
+def _ids_of(choice: dict[str, Any]) -> list[int]:
+    """Token ids of a chunk: `token_ids` (vLLM, asked for by return_token_ids) or llama-server's `logprobs.content[].id`
+    (asked for by logprobs)."""
+    given = choice.get("token_ids")
+    if given is None and isinstance(logprobs := choice.get("logprobs"), dict):
+        entries = logprobs.get("content")
+        given = [entry.get("id") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else None
+    if not isinstance(given, list) or not all(isinstance(entry, int) for entry in given):
+        return []
+    return given
+
+
 class ChatStream:
     """Takes the events of one answer with their arrival times (monotonic ns) and keeps what they add up to."""
 
@@ -84,6 +96,7 @@ class ChatStream:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
+        self._token_ids: list[int] = []
 
     @property
     def content(self) -> str:
@@ -104,6 +117,11 @@ class ChatStream:
             }
             for _, call in sorted(self._calls.items())
         )
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Ids of the answer's tokens as far as chunks carried them; empty = not asked for, or not given."""
+        return tuple(self._token_ids)
 
     @property
     def chunk_gaps_ms(self) -> tuple[float, ...]:
@@ -165,6 +183,7 @@ class ChatStream:
         """Take the first choice's delta; True if it carried text (content, reasoning, or a piece of a tool call)."""
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
             self.finish_reason = reason
+        self._token_ids += _ids_of(choice)
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             return False

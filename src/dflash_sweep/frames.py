@@ -1,4 +1,4 @@
-"""Stored trials as tidy tables: one row a trial, one row a turn. Imports `records`, `metrics` and `objective` only.
+"""Stored trials as tidy tables: one row a trial, one row a turn. Imports `records`, `metrics`, `objective`, `payload`.
 
 These two tables are the only input of everything in `analysis/` and `report/`.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from dflash_sweep import metrics, objective
+from dflash_sweep.payload import answer_text
 from dflash_sweep.records import StoredTrial, TurnRecord
 
 KNOB_PREFIX = "knob."
@@ -43,10 +44,11 @@ TURN_COLUMNS: tuple[str, ...] = (
     "invalid_reason", "finish_reason", "prompt_sha256", "text_sha256", "output_tokens", "prompt_tokens",
     "cached_tokens", "prompt_ms", "decode_tokens", "decode_ms", "timing_source", "verify_steps", "steps_source",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "acceptance_histogram", "flags",
-    "decode_tps", "acceptance_length", "prefill_tps", "ttft_ms", "tpot_ms", "api_ms",
+    "decode_tps", "acceptance_length", "prefill_tps", "ttft_ms", "tpot_ms", "api_ms", "text", "token_ids",
     *metrics.STAGE_NAMES,
 )  # fmt: skip
-"""Columns of the turn table. Stage columns are ms per verify step of that turn; None = the engine does not print it."""
+"""Columns of the turn table. Stage columns are ms per verify step of that turn; None = the engine does not print it.
+`text`: the answer as payload.answer_text gives it, of which text_sha256 is the hash; None = the rows hold no text."""
 
 
 def _total(turns: list[TurnRecord], field: str) -> float | None:
@@ -136,6 +138,7 @@ def _turn_row(trial: StoredTrial, turn: TurnRecord) -> dict[str, Any]:
         "prefill_tps": metrics.prefill_tps(counters), "ttft_ms": metrics.ttft_ms(exchange),
         "tpot_ms": metrics.tpot_ms(exchange, counters.output_tokens),
         "api_ms": None if exchange.end_ns is None else (exchange.end_ns - exchange.send_ns) / 1e6,
+        "text": answer_text(exchange) if turn.text_sha256 else None, "token_ids": exchange.token_ids,
         **{stage: metrics.ratio(stage_ms.get(stage), counters.verify_steps) for stage in metrics.STAGE_NAMES},
     }  # fmt: skip
 

@@ -97,8 +97,14 @@ def prompt_sha256(payload: Mapping[str, Any]) -> str:
     return hashlib.sha256(clean_text(text).encode()).hexdigest()
 
 
-def text_sha256(exchange: Exchange) -> str:
-    """Fingerprint of the answer: reasoning, content, and the tool calls' names and arguments (ids are random)."""
+def answer_text(exchange: Exchange) -> str:
+    """The answer as one JSON text: [reasoning, content, the tool calls' names and arguments] (ids are random)."""
     calls = [call.get("function") for call in exchange.tool_calls]
-    text = json.dumps([exchange.reasoning, exchange.content, calls], ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(clean_text(text).encode()).hexdigest()
+    return clean_text(
+        json.dumps([exchange.reasoning, exchange.content, calls], ensure_ascii=False, separators=(",", ":"))
+    )
+
+
+def text_sha256(exchange: Exchange) -> str:
+    """Fingerprint of `answer_text`."""
+    return hashlib.sha256(answer_text(exchange).encode()).hexdigest()

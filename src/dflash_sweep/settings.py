@@ -58,6 +58,7 @@ class ReplayConfig:
     pauses: str = "drop"  # drop | compress | keep: recorded pauses between turns
     min_decode_tokens: int = 8  # turns with fewer decoded tokens have no rate
     turn_timeout_s: float = 600.0  # longest time for one answer, s
+    request_fields: dict[str, Any] = field(default_factory=dict)  # further fields of every request, e.g. top_p
 
 
 @dataclass
@@ -369,6 +370,7 @@ def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: in
             pauses=replay.pauses,
             min_decode_tokens=replay.min_decode_tokens,
             turn_timeout_s=replay.turn_timeout_s,
+            request_fields=dict(replay.request_fields),
         ),
         trace_path=_trace(config.trace.path, launch_dir),
         storage_url=absolute_url(config.storage.url, launch_dir),

@@ -34,8 +34,39 @@ def test_differing_texts_are_named() -> None:
     (verdict,) = correctness(gather(table(ROWS), counted, study()))  # type: ignore[arg-type]
     assert verdict.status is VerdictStatus.DOES_NOT_HOLD
     assert verdict.details["differing"] == ["trial 3"]
-    assert verdict.details["first_divergence"] == ["s/3: c/0"]
+    (first,) = verdict.details["first_divergence"]
+    assert (first["uid"], first["turn"], first["unit"]) == ("s/3", "c/0", None)  # rows with hashes alone
     assert "ranked apart" in verdict.statement
+
+
+def test_the_first_divergent_token_is_named_with_the_text_around_it() -> None:
+    def row(uid: str, text: str, *, speculative: bool, **fields: object) -> dict[str, object]:
+        answer = f'["","{text}",[]]'
+        return turn(uid, text_sha256=text, text=answer, output_tokens=6, speculative=speculative, **fields)
+
+    counted = turns(
+        [
+            row("s/0", "one two", speculative=False),
+            row("s/1", "one two", speculative=False),
+            row("s/2", "one two", speculative=True),
+            row("s/3", "one too", speculative=True),
+        ]
+    )
+    (verdict,) = correctness(gather(table(ROWS), counted, study()))
+    # 7 characters in 6 tokens; character 5 is in token 5 · 6 / 7 = 4
+    place = "First in trial 3, turn c/0, at character 5 of the content (about token 4): "
+    assert verdict.statement.endswith(place + 'plain "one two", this run "one too".')
+    (first,) = verdict.details["first_divergence"]
+    assert (first["unit"], first["position"], first["about_token"], first["run"]) == ("character", 5, 4, "trial 3")
+
+
+def test_by_token_ids_where_the_server_gave_them() -> None:
+    rows = [
+        turn(uid, text_sha256=text, text=f'["","{text}",[]]', token_ids=ids, speculative=uid in ("s/2", "s/3"))
+        for uid, text, ids in (("s/0", "ab", (1, 2)), ("s/2", "ab", (1, 2)), ("s/3", "ac", (1, 9)))
+    ]
+    (verdict,) = correctness(gather(table(ROWS), turns(rows), study()))
+    assert "turn c/0, at token 1: plain" in verdict.statement
 
 
 def test_plain_decoding_that_does_not_repeat_proves_nothing() -> None:

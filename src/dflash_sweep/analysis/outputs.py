@@ -1,18 +1,27 @@
-"""What the servers wrote: equal to plain decoding or not, and whether it is text at all. Imports `evidence`, `rows`."""
+"""What the servers wrote: equal to plain decoding or not, and whether it is text at all. Imports `divergence`,
+`evidence`, `rows`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
+from dflash_sweep.analysis.divergence import Divergence, first_divergence, in_words, read_answer
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, unknown
-from dflash_sweep.analysis.rows import row_name
+from dflash_sweep.analysis.rows import is_missing, row_name
 from dflash_sweep.records import Verdict
 
 DEGENERATE_WORDS = ("degenerate", "repet", "distinct")
 
+_TEXT_COLUMNS = ("text", "token_ids", "output_tokens")
+
 
 def correctness(evidence: Evidence) -> list[Verdict]:
-    """Text of each turn with speculation against plain decoding's: holds = all equal, byte for byte (by hash)."""
+    """Text of each turn with speculation against plain decoding's: holds = all equal, byte for byte (by hash).
+
+    Where not, the first differing turn of each run is looked at again for its first divergent token.
+    """
     turns = _hashed(evidence.turns)
     if turns.empty:
         return [
@@ -20,50 +29,57 @@ def correctness(evidence: Evidence) -> list[Verdict]:
         ]
     plain = turns[~turns["speculative"].astype(bool)]
     spec = turns[turns["speculative"].astype(bool)]
-    stable = plain.groupby(["conversation", "index"])["text_sha256"].agg(["nunique", "first"])
-    unstable = int((stable["nunique"] > 1).sum())
-    reference = stable.loc[stable["nunique"] == 1, "first"]
-    joined = spec.join(reference.rename("plain_sha256"), on=["conversation", "index"]).dropna(subset=["plain_sha256"])
+    unique = plain.groupby(["conversation", "index"])["text_sha256"].transform("nunique") == 1
+    unstable = len(plain[~unique].drop_duplicates(["conversation", "index"]))
+    reference = plain[unique].drop_duplicates(["conversation", "index"]).set_index(["conversation", "index"])
+    own = reference[["text_sha256", *_TEXT_COLUMNS]].add_prefix("plain_")
+    joined = spec.join(own, on=["conversation", "index"]).dropna(subset=["plain_text_sha256"])
     if joined.empty:
         why = "No turn has both a plain answer that repeats and a speculative one."
         return [unknown("correctness", "greedy text", why, len(spec))]
-    equal = joined["text_sha256"] == joined["plain_sha256"]
-    per_run = equal.groupby(joined["uid"]).mean()
-    runs = len(per_run)
-    differing = _differing(evidence, joined[~equal])
-    share = float(equal.mean())
-    noise = f" Plain decoding itself did not repeat on {unstable} turns, which are left out." if unstable else ""
-    if bool(equal.all()):
-        text = (
-            f"All {len(joined)} answered turns of {runs} speculative runs equal plain decoding's, byte for byte.{noise}"
-        )
-    else:
-        shown = ", ".join(differing[:5]) + (" …" if len(differing) > 5 else "")
-        text = (
-            f"{int((~equal).sum())} of {len(joined)} turns differ from plain decoding's text ({shown}): these settings "
-            f"are not bit-equal and are ranked apart.{noise}"
-        )
-    status = HOLDS if bool(equal.all()) else FAILS
+    equal = joined["text_sha256"] == joined["plain_text_sha256"]
+    runs = joined["uid"].nunique()
+    differing = joined[~equal]
+    first = _first(evidence, differing)
+    text = _equality_in_words(evidence, joined, differing, first)
+    if unstable:
+        text += f" Plain decoding itself did not repeat on {unstable} turns, which are left out."
     if runs < 2:
         return [unknown("correctness", "greedy text", f"{text} One run shows too little.", runs)]
     return [
         Verdict(
             id="correctness",
             subject="greedy text",
-            status=status,
+            status=HOLDS if differing.empty else FAILS,
             statement=text,
-            value=share,
+            value=float(equal.mean()),
             unit="share of turns",
             n=runs,
             details={
-                "differing": differing,
+                "differing": list(_names(evidence, differing["uid"]).values()),
                 "turns": len(joined),
                 "plain_not_repeatable": unstable,
-                "first_divergence": _first(joined[~equal]),
+                "first_divergence": first,
             },
-            how_to_check="text_sha256 of the turn table, same conversation and index, speculative against plain",
+            how_to_check="text_sha256 and text of the turn table, same turn, speculative against plain",
         )
     ]
+
+
+def _equality_in_words(
+    evidence: Evidence, joined: pd.DataFrame, differing: pd.DataFrame, first: list[dict[str, Any]]
+) -> str:
+    runs = joined["uid"].nunique()
+    if differing.empty:
+        return f"All {len(joined)} answered turns of {runs} speculative runs equal plain decoding's, byte for byte."
+    names = list(_names(evidence, differing["uid"]).values())
+    shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    known = [entry for entry in first if entry["unit"] is not None]
+    where = f" First in {known[0]['run']}, turn {known[0]['turn']}, {known[0]['in_words']}." if known else ""
+    return (
+        f"{len(differing)} of {len(joined)} turns differ from plain decoding's text ({shown}): these settings are not "
+        f"bit-equal and are ranked apart.{where}"
+    )
 
 
 def _hashed(turns: pd.DataFrame) -> pd.DataFrame:
@@ -74,19 +90,41 @@ def _hashed(turns: pd.DataFrame) -> pd.DataFrame:
     return turns[known & turns["invalid_reason"].isna() & ~turns["warmup"].astype(bool) & turns["speculative"].notna()]
 
 
-def _differing(evidence: Evidence, turns: pd.DataFrame) -> list[str]:
-    rows = evidence.trials[evidence.trials["uid"].isin(turns["uid"])]
-    return [row_name(row) for _, row in rows.iterrows()]
+def _names(evidence: Evidence, uids: pd.Series) -> dict[str, str]:
+    """uid → name of the runs, in the order of the trial table."""
+    rows = evidence.trials[evidence.trials["uid"].isin(uids)]
+    return {str(row["uid"]): row_name(row) for _, row in rows.iterrows()}
 
 
-def _first(turns: pd.DataFrame) -> list[str]:
-    """The first differing turn of each run: "uid: conversation/index"."""
-    if turns.empty:
-        return []
-    first = turns.sort_values("order").drop_duplicates("uid")
-    return [
-        f"{row.uid}: {row.conversation}/{row.index_}" for row in first.rename(columns={"index": "index_"}).itertuples()
-    ]
+def _first(evidence: Evidence, turns: pd.DataFrame) -> list[dict[str, Any]]:
+    """The first differing turn of each run and in it the first divergent token (see divergence.Divergence, whose
+    `expected` is plain decoding's text); `unit` None = the rows hold hashes, but no text."""
+    found: list[dict[str, Any]] = []
+    names = _names(evidence, turns["uid"])
+    for _, row in turns.sort_values("order").drop_duplicates("uid").sort_values("number").iterrows():
+        place = _divergence(row)
+        found.append({
+            "uid": row["uid"],
+            "run": names[row["uid"]],
+            "turn": f"{row['conversation']}/{row['index']}",
+            **(place.as_dict() if place is not None else {"unit": None}),
+            "in_words": in_words(place, "plain", "this run") if place is not None else "text not stored",
+        })  # fmt: skip
+    return found
+
+
+def _divergence(row: pd.Series) -> Divergence | None:
+    if not isinstance(row["text"], str) or not isinstance(row["plain_text"], str):
+        return None
+    plain, own = (read_answer(*(_known(row[prefix + name]) for name in _TEXT_COLUMNS)) for prefix in ("plain_", ""))
+    return first_divergence(plain, own)
+
+
+def _known(value: Any) -> Any:
+    """A cell's value; None for an empty one, whatever pandas made of it."""
+    if isinstance(value, str | tuple | list):
+        return value
+    return None if is_missing(value) else int(value)
 
 
 def degenerate_output(evidence: Evidence) -> list[Verdict]:

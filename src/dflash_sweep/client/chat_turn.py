@@ -168,4 +168,5 @@ class ChatTurn:
             log_start=self._log_start,
             response_id=stream.response_id,
             extra=stream.extra or None,
+            token_ids=stream.token_ids or None,
         )

@@ -39,7 +39,8 @@ class Exchange:
     `log_start` is the size of the server's log in bytes when the request was sent. `extra` holds top-level fields of
     the stream that are neither usage nor timings (vLLM's metrics, SGLang's sglext …; the last of each name wins);
     `error_code` is the HTTP status that an error event inside a stream names (the stream itself began with 200);
-    `metrics_before`/`metrics_after` the text of the metrics page around the request, where the engine counts there.
+    `metrics_before`/`metrics_after` the text of the metrics page around the request, where the engine counts there;
+    `token_ids` the answer's, where the request asked for them and the server gives them.
     """
 
     turn_index: int
@@ -65,6 +66,7 @@ class Exchange:
     extra: dict[str, Any] | None = None
     metrics_before: str | None = None
     metrics_after: str | None = None
+    token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
