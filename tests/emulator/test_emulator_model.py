@@ -212,6 +212,12 @@ def test_launches_scatter_as_measured_with_a_tail_to_the_fast_side() -> None:
     assert statistics.median(drafts) == pytest.approx(1.0, abs=0.02)
 
 
+def test_a_slowdown_stretches_everything_from_the_start() -> None:
+    launch = LaunchNoise(NoiseSetting(scale=0.0, slowdown=0.05, drift_per_hour=0.1), CARD)
+    assert launch.factors(0).all == pytest.approx(1.05)
+    assert launch.factors(1, 3600.0).all == pytest.approx(1.05 * 1.1)
+
+
 def test_drift_and_heat_slow_everything_down() -> None:
     launch = LaunchNoise(NoiseSetting(scale=0.0, drift_per_hour=0.1, throttle_after_s=100.0), CARD)
     assert launch.factors(0, 0.0).all == 1.0

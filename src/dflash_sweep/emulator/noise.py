@@ -18,13 +18,14 @@ from dflash_sweep.emulator.devices import Card
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSetting:
     """`scale` 0 = none, 1 = as measured. `launch_seed` tells launches of one study apart; `drift_per_hour` is the
-    slow-down per hour of (virtual) run time; `throttle_after_s` the time after which the card runs at
-    `throttle_factor` of its speed (None = never)."""
+    slow-down per hour of (virtual) run time; `slowdown` the share by which everything takes longer from the start on;
+    `throttle_after_s` the time after which the card runs at `throttle_factor` of its speed (None = never)."""
 
     scale: float = 1.0
     seed: int = 0
     launch_seed: int = 0
     drift_per_hour: float = 0.0
+    slowdown: float = 0.0
     throttle_after_s: float | None = None
     throttle_factor: float = 0.8
 
@@ -59,7 +60,7 @@ class LaunchNoise:
             spread = setting.scale * self._noise["turn_sd"]
             draft *= math.exp(spread * float(shocks[0]))
             target *= math.exp(spread * float(shocks[1]))
-        slower = 1.0 + setting.drift_per_hour * elapsed_s / 3600
+        slower = (1.0 + setting.slowdown) * (1.0 + setting.drift_per_hour * elapsed_s / 3600)
         if setting.throttle_after_s is not None and elapsed_s >= setting.throttle_after_s:
             slower /= setting.throttle_factor
         return Factors(draft, target, slower)

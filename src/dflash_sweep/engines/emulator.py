@@ -35,6 +35,8 @@ OPTIONS: tuple[KnobDef, ...] = (
             doc="scale of the noise: 0 = none, 1 = as in the published repeats"),
     KnobDef(name="drift", kind="float", flag="--emulator-drift", default=0.0, unit="1/h",
             doc="slow-down per hour of emulated run time"),
+    KnobDef(name="slowdown", kind="float", flag="--emulator-slowdown", low=0.0, default=0.0,
+            doc="share by which everything takes longer: 0.05 = a machine that became 5 % slower"),
     KnobDef(name="throttle_after", kind="float", flag="--emulator-throttle-after", low=0.0, unit="s",
             doc="emulated run time after which the card is hot and slower; None = never"),
     KnobDef(name="fault", kind="str", flag="--emulator-fault", doc="what the server does wrong: name[:argument],…"),
