@@ -135,15 +135,44 @@ def test_paths_are_the_same_whether_the_job_changes_its_directory_or_not(
 
 @pytest.mark.parametrize("study", app.choices("study"))
 def test_every_shipped_study_builds_its_space(study: str, tmp_path: Path) -> None:
-    cfg = app.compose_overrides([f"+study={study}"])
+    cfg = app.compose_overrides([f"+study={study}", "engine.model=org/target"])  # some studies need one to be named
     built = settings.build(cfg, launch_dir=tmp_path, run_dir=tmp_path, sampling_seed=1)
     assert built.study_name
     assert built.space.size is None or built.space.size > 1 or built.config.n_trials == 0
 
 
+@pytest.mark.parametrize("spelling", [["--config-dir", "mine"], ["-cd", "mine"], ["--config-dir=mine"]])
+def test_a_study_in_a_folder_of_ones_own(
+    spelling: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine" / "study").mkdir(parents=True)
+    (tmp_path / "mine" / "study" / "own.yaml").write_text("# @package _global_\nstudy_name: own\nn_trials: 3\n")
+    seen: list[tuple[str, int]] = []
+
+    def job(cfg: DictConfig, _cwd: Path, _folder: Path) -> int:
+        seen.append((cfg.study_name, cfg.n_trials))
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    assert app.main([*spelling, "+study=own"], job) == 0
+    assert seen == [("own", 3)]
+    assert app.main([*spelling, "+study=own", "n_trails=4"], job) == 2
+    assert app.main([*spelling, "+study=other"], job) == 2
+    wrong_key, wrong_study = capsys.readouterr().err.splitlines()
+    assert "did you mean n_trials?" in wrong_key
+    assert wrong_study.startswith("error: study=other: there is no such study; allowed: ")
+    assert "own" in wrong_study
+
+
+def test_a_missing_folder_of_ones_own_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["--config-dir", "/no/such/folder", "+study=ddtree"]) == 2
+    assert app.main(["+study=ddtree", "--config-dir"]) == 2
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["error", "error"]
+
+
 def test_no_study_is_an_error_that_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main([]) == 2
-    assert "no study is chosen: add +study=NAME; there are: ddtree" in capsys.readouterr().err
+    assert "no study is chosen: add +study=NAME; there are: beellama, ddtree" in capsys.readouterr().err
 
 
 def test_an_error_inside_the_run_is_one_line_and_its_code(

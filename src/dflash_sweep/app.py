@@ -32,6 +32,8 @@ Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 _OPEN_SECTIONS = ("space.", "compare.", "fixed.", "plain.", "engine.options.", "engine.env.", "sampler.options.")
 """Sections whose keys are the user's own."""
 
+_OWN_FOLDER = ("--config-dir", "-cd")
+
 _LOG = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).parent
 _IN_CHECKOUT = _PACKAGE.parents[1] / "conf"
@@ -42,9 +44,28 @@ def config_dir() -> Path:
     return _IN_CHECKOUT if (_IN_CHECKOUT / "config.yaml").is_file() else _PACKAGE / "conf"
 
 
-def choices(group: str) -> tuple[str, ...]:
-    """The names of one configuration group."""
-    return tuple(sorted(path.stem for path in (config_dir() / group).glob("*.yaml")))
+def choices(group: str, own: Path | None = None) -> tuple[str, ...]:
+    """The names of one configuration group; `own`: a folder of the user's, laid out as conf/."""
+    folders = [config_dir(), *([own] if own is not None else [])]
+    return tuple(sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")}))
+
+
+def own_folder(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Hydra's `--config-dir FOLDER` (or -cd) and the other words. Raises ConfigError if there is no such folder."""
+    folder: str | None = None
+    rest: list[str] = []
+    waiting = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if waiting or (equals and name in _OWN_FOLDER):
+            folder, waiting = (word if waiting else value), False
+        elif word in _OWN_FOLDER:
+            waiting = True
+        else:
+            rest.append(word)
+    if waiting or (folder is not None and not Path(folder).is_dir()):
+        raise ConfigError(f"--config-dir {folder or ''}: needs a folder laid out as conf/, e.g. with study/mine.yaml")
+    return (None if folder is None else Path(folder).absolute()), rest
 
 
 def _is_override(word: str) -> bool:
@@ -71,23 +92,27 @@ def normalise(words: Sequence[str]) -> list[str]:
     return [_open_section("+" + word if word.startswith("study=") else word) for word in words]
 
 
-def compose_overrides(overrides: Sequence[str]) -> DictConfig:
-    """The composed configuration of dotted overrides. Raises ConfigError with Hydra's reason in one line."""
+def compose_overrides(overrides: Sequence[str], own: Path | None = None) -> DictConfig:
+    """The composed configuration of dotted overrides; `own`: the user's own configuration folder.
+
+    Raises ConfigError with Hydra's reason in one line.
+    """
+    searched = [] if own is None else [f"hydra.searchpath=['file://{own}']"]
     try:
         OverridesParser.create().parse_overrides(list(overrides))
         GlobalHydra.instance().clear()
         with initialize_config_dir(config_dir=str(config_dir()), version_base="1.3"):
-            return compose("config", overrides=list(overrides), return_hydra_config=False)
+            return compose("config", overrides=[*overrides, *searched], return_hydra_config=False)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_reason(error, overrides)) from error
+        raise ConfigError(_reason(error, overrides, own)) from error
 
 
-def _reason(error: Exception, overrides: Sequence[str]) -> str:
+def _reason(error: Exception, overrides: Sequence[str], own: Path | None) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     if missing := re.search(r"Could not find '(\w+)/([^']*)'", text):
         group, wanted = missing.groups()
-        return f"{group}={wanted}: there is no such {group}; allowed: {', '.join(choices(group))}"
+        return f"{group}={wanted}: there is no such {group}; allowed: {', '.join(choices(group, own))}"
     if unknown := re.search(r"(?:Could not override|Could not append to config|Key) '([^']+)'", text):
         return _unknown_key(unknown.group(1))
     if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
@@ -152,8 +177,9 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
             codes.append(EXIT_INTERRUPTED)
 
     try:
-        if _needs_check(words):
-            cfg = compose_overrides(words)
+        own, plain_words = own_folder(words)
+        if _needs_check(plain_words):
+            cfg = compose_overrides(plain_words, own)
             _study_chosen(cfg)
             settings.merge(cfg)
             GlobalHydra.instance().clear()
