@@ -77,6 +77,7 @@ class ClusterConfig:
     kind: str = "ray"  # ray | inline (in this process, one worker)
     workers: int = 1  # workers, each owning one device
     address: str = "local"  # Ray address; "local" never joins a running cluster
+    scheduling: str = "async"  # async | deterministic (same candidates at any speed of the workers)
 
 
 @dataclass
@@ -118,6 +119,17 @@ class BudgetConfig:
 
 
 @dataclass
+class RerunConfig:
+    """What of the store is measured again; see docs/reruns.md."""
+
+    study: str | None = None  # repeat this whole stored study under a new name; null = none
+    trial: int | None = None  # repeat the trial of this number of the study `study_name`; null = none
+    repeats: int = 3  # runs of the trial, each beside a run of plain decoding
+    margin: float | None = None  # largest difference that counts as the same, %; null = from the study's own noise
+    force: bool = False  # measure although build, model, trace or device differ; the result is marked
+
+
+@dataclass
 class Config:
     """The whole configuration. Groups: study engine trace sampler cluster storage report."""
 
@@ -143,13 +155,14 @@ class Config:
     report: ReportConfig = field(default_factory=ReportConfig)
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    rerun: RerunConfig = field(default_factory=RerunConfig)
 
 
 SECTIONS: dict[str, Any] = {
     section.__name__: section
     for section in (
         EngineConfig, TraceConfig, ReplayConfig, SamplerConfig, ClusterConfig, StorageConfig, ReportConfig,
-        ProtocolConfig, BudgetConfig,
+        ProtocolConfig, BudgetConfig, RerunConfig,
     )
 }  # fmt: skip
 """Schemas of the groups and sections, by name."""
@@ -162,6 +175,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "replay.pauses": ("drop", "compress", "keep"),
     "sampler.name": ("tpe", "random", "grid", "cmaes", "gp", "nsga2"),
     "cluster.kind": ("ray", "inline"),
+    "cluster.scheduling": ("async", "deterministic"),
     "report.lang": ("en", "zh"),
     "progress": ("auto", "live", "plain", "quiet"),
     "objective": ("decode_tps", "api_tps", "wall_tps", "ttft_ms"),
@@ -182,6 +196,7 @@ MINIMA: dict[str, float] = {
     "protocol.confirm_top": 1,
     "protocol.confirm_blocks": 0,
     "protocol.retries": 0,
+    "rerun.repeats": 2,
 }
 """Smallest value of numeric keys."""
 
