@@ -115,4 +115,6 @@ class Runner:
             policy=self._context.settings.policy,
             evidence_dir=str(self._context.settings.run_dir / "trials" / uid.partition("/")[2]),
             timeout_s=self._protocol.trial_timeout_s,
+            models=preflight.models,
+            devices=tuple(device.uuid or device.name for device in preflight.devices),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_sweep.errors import FailureKind
-from dflash_sweep.records.engine import Device, EngineBuild, EngineSettings, LaunchSpec
+from dflash_sweep.records.engine import Device, EngineBuild, EngineSettings, LaunchSpec, ModelFile
 from dflash_sweep.records.trace import Trace
 from dflash_sweep.records.turn import ReplayPolicy, TurnRecord
 from dflash_sweep.records.words import Knobs, Measurement, Role
@@ -37,11 +37,42 @@ class TelemetrySummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCost:
+    """What one turn of the best candidate took: `cost` per token (ms) or per turn (ms), by the objective; less is
+    better. `prompt_sha256` tells whether another run's turn is the same one; `source` whose clock it was."""
+
+    conversation: str
+    index: int
+    prompt_sha256: str
+    cost: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRule:
+    """When a trial on one kind of device may be ended early: see `pruning`.
+
+    `candidate` is the best so far, with its `turns` (first turns of conversations left out); `margin` is how much
+    slower a candidate must surely be, as a share (0.1 = 10 %); `alpha` the level of all looks together; no look before
+    `min_turns` paired turns.
+    """
+
+    candidate: int
+    device: str
+    objective: str
+    turns: tuple[TurnCost, ...]
+    margin: float
+    alpha: float
+    min_turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
     """One run of one candidate on one device: the only thing sent to a worker.
 
     `uid` is unique in the database; `candidate` is Optuna's number (None for baseline, canary and calibration
-    rows); `repeat` counts runs of the same candidate; `attempt` counts retries of the same run.
+    rows); `repeat` counts runs of the same candidate; `attempt` counts retries of the same run. `models`: the engine's
+    files as the preflight read them; () = not known. `devices`: names or ids of all devices that this study runs on.
     """
 
     uid: str
@@ -58,6 +89,11 @@ class TrialSpec:
     policy: ReplayPolicy
     evidence_dir: str
     timeout_s: float = 3600.0
+    own_server: bool = False
+    prune: tuple[PruneRule, ...] = ()
+    retry_throttled: bool = False
+    models: tuple[ModelFile, ...] = ()
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
