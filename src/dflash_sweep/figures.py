@@ -101,12 +101,6 @@ def _prefill_tps(turns: Sequence[TurnRecord]) -> float | None:
     return metrics.ratio(processed, _sum(turns, "prompt_ms"), 1000.0)
 
 
-def _tpot_ms(turns: Sequence[TurnRecord]) -> float | None:
-    values = [metrics.tpot_ms(turn.exchange, turn.counters.output_tokens) for turn in turns]
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
-
-
 def _chunk_gap_ms(turns: Sequence[TurnRecord]) -> float | None:
     gaps = [gap for turn in turns for gap in turn.exchange.chunk_gaps_ms]
     return fmean(gaps) if gaps else None
@@ -134,7 +128,7 @@ _FORMULAS: dict[str, Callable[[Sequence[TurnRecord]], float | None]] = {
     "wall_tps": _objective("wall_tps"),
     "prefill_tps": _prefill_tps,
     "ttft_ms": _objective("ttft_ms"),
-    "tpot_ms": _tpot_ms,
+    "tpot_ms": _objective("tpot_ms"),
     "chunk_gap_ms": _chunk_gap_ms,
     "acceptance_length": _rate("decode_tokens", "verify_steps"),
     "acceptance_length_macro": _macro,

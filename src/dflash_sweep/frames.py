@@ -32,8 +32,8 @@ TRIAL_COLUMNS: tuple[str, ...] = (
     "comparability_key", "setting_note", "label", "status_claimed", "failure_kind", "failure_message", "started_utc",
     "load_s", "wall_s", "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "prompt_tokens", "cached_tokens", "prompt_ms",
-    "decode_tps", "api_tps", "wall_tps", "ttft_ms", "acceptance_length", "draft_acceptance_rate", "prefill_tps",
-    "peak_memory_mib", "energy_j", "throttled",
+    "decode_tps", "api_tps", "wall_tps", "ttft_ms", "tpot_ms", "acceptance_length", "draft_acceptance_rate", "prefill_tps",
+    "peak_memory_mib", "energy_j", "throttled", "joules_per_token", "vram_mib", "max_temperature_c",
     *metrics.STAGE_NAMES,
 )  # fmt: skip
 """Columns of the trial table besides knobs. Stage columns: ms per verify step; sums: over valid, counted turns.
@@ -102,12 +102,13 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         **sums,
         "acceptance_kind": kinds.pop() if len(kinds) == 1 else "unknown",
         "decode_tps": metrics.ratio(sums["decode_tokens"], sums["decode_ms"], 1000.0),
-        **{name: objective.score(turns, name) for name in ("api_tps", "wall_tps", "ttft_ms")},
+        **{name: objective.score(turns, name) for name in ("api_tps", "wall_tps", "ttft_ms", "tpot_ms")},
         "acceptance_length": metrics.ratio(sums["decode_tokens"], sums["verify_steps"]),
         "draft_acceptance_rate": metrics.ratio(sums["accepted_draft_tokens"], sums["draft_tokens"]),
         "prefill_tps": metrics.ratio(processed, sums["prompt_ms"], 1000.0),
         "peak_memory_mib": result.telemetry.peak_memory_mib, "energy_j": result.telemetry.energy_j,
-        "throttled": result.telemetry.throttled,
+        "throttled": result.telemetry.throttled, "joules_per_token": objective.joules_per_token(result),
+        "vram_mib": objective.vram_mib(result), "max_temperature_c": result.telemetry.max_temperature_c,
         **{stage: _stage_per_step(turns, stage) for stage in metrics.STAGE_NAMES},
     }  # fmt: skip
     if row["step_ms"] is None:

@@ -153,6 +153,22 @@ METRICS: tuple[MetricDef, ...] = (
         direction="minimize",
         scope="pooled",
         formula="energy / Σ output_tokens",
+        note="over all measured turns; None where the device does not tell its power",
+    ),
+    MetricDef(
+        name="vram_mib",
+        unit="MiB",
+        direction="minimize",
+        scope="pooled",
+        formula="peak of the device's memory; where it is not read, the sum of what the server's log names",
+    ),
+    MetricDef(
+        name="max_temperature_c",
+        unit="°C",
+        direction="none",
+        scope="pooled",
+        formula="highest reading of the device over the measured turns",
+        note="can be constrained: a card near its limit slows down",
     ),
 )
 

@@ -33,13 +33,15 @@ class StudyInfo:
 
     `status`: running, finished, interrupted or failed; `stop_reason` says in words why a study ended before its budget.
     `confirmed_candidate` None = no winner was named. `importance`: axis → share of the difference between the best
-    candidates and the rest (PED-ANOVA over the search, no noise taken off); empty = too few candidates.
+    candidates and the rest (PED-ANOVA over the search, no noise taken off); empty = too few candidates. `objective` is
+    the one that decides; `objectives` all of them where there are several, that one first; empty = only the one.
     """
 
     name: str
     engine: str
     measurement: Measurement
     objective: str = "decode_tps"
+    objectives: tuple[str, ...] = ()
     direction: str = "maximize"
     axes: tuple[AxisInfo, ...] = ()
     seed: int = 0

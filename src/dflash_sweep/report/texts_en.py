@@ -43,6 +43,8 @@ TEXTS: dict[str, str] = {
     "axis.logged_memory_mib": "memory that the log names, MiB",
     "axis.joules_per_token": "energy per output token, J",
     "axis.ttft_ms": "time to first token, ms",
+    "axis.tpot_ms": "time per output token, ms",
+    "axis.vram_mib": "memory of the device, MiB",
     "axis.tokens_per_step": "tokens emitted by a verify step",
     "axis.share_of_steps": "share of steps, %",
     "axis.budget": "budget (tree nodes)",

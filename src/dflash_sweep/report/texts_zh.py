@@ -43,6 +43,8 @@ TEXTS: dict[str, str] = {
     "axis.logged_memory_mib": "日志所列内存，MiB",
     "axis.joules_per_token": "每个输出 token 的能量，J",
     "axis.ttft_ms": "首 token 时间，ms",
+    "axis.tpot_ms": "每个输出 token 的时间，ms",
+    "axis.vram_mib": "设备内存，MiB",
     "axis.tokens_per_step": "一个验证步产出的 token 数",
     "axis.share_of_steps": "占全部步数的比例，%",
     "axis.budget": "budget（树节点数）",
