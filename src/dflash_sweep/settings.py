@@ -85,6 +85,8 @@ class StorageConfig:
     """Where results are kept."""
 
     url: str = "sqlite:///studies.db"  # SQLAlchemy URL; relative SQLite paths count from the launch directory
+    dashboard: bool = True  # keep notes, figures and files for Optuna's dashboard up to date while a study runs
+    files: str | None = None  # folder of those files; null = `artifacts` beside the SQLite file, else here
 
 
 @dataclass
