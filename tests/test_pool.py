@@ -198,6 +198,13 @@ def test_gpus_are_taken_in_order_and_never_invented(monkeypatch: pytest.MonkeyPa
         pool.devices_for(facts("gpu"), 1, visible="5")
 
 
+def test_gpus_of_a_cluster_need_none_on_the_drivers_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "gpus", lambda visible=None: ())
+    found = pool.devices_for(facts("gpu"), 3, address="10.0.0.1:6379")
+    assert [(device.kind, device.index) for device in found] == [("gpu", 0), ("gpu", 1), ("gpu", 2)]
+    assert {device.uuid for device in found} == {None}  # which cards they are, only the workers can say
+
+
 def test_make_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ConfigError, match=r"cluster\.kind=slurm: not known; allowed: ray, inline"):
         pool.make("slurm", (fake_engine.CPU,))

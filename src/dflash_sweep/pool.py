@@ -186,12 +186,18 @@ def logical_device(kind: str, index: int, name: str | None = None) -> Device:
 
 
 def devices_for(
-    facts: EngineFacts, workers: int, settings: EngineSettings | None = None, visible: str | None = None
+    facts: EngineFacts,
+    workers: int,
+    settings: EngineSettings | None = None,
+    visible: str | None = None,
+    *,
+    address: str = "local",
 ) -> tuple[Device, ...]:
     """One device a worker, as the engine needs it: real GPUs, this CPU, or emulated cards (named by the `card` option).
 
-    `visible`: the user's CUDA_VISIBLE_DEVICES, None = all GPUs. Raises ConfigError where there are not enough of them,
-    or for several workers on one foreign server (they would measure each other).
+    `visible`: the user's CUDA_VISIBLE_DEVICES, None = all GPUs. On a cluster (`address` not "local") the GPUs are other
+    machines': nameless until its workers say what they were given. Raises ConfigError where there are not enough of
+    them, or for several workers on one foreign server (they would measure each other).
     """
     options = settings.options if settings is not None else {}
     if not facts.launches:
@@ -202,6 +208,8 @@ def devices_for(
         return tuple(logical_device("emulated", i, str(options.get("card") or "emulated")) for i in range(workers))
     if facts.accelerator == "cpu":
         return tuple(logical_device("cpu", index) for index in range(workers))
+    if address != "local":
+        return tuple(Device(kind="gpu", index=index, name="GPU of the cluster") for index in range(workers))
     found = environment.gpus(visible)
     if not found:
         shown = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"

@@ -88,7 +88,11 @@ def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
         plain=chosen.plain,
         seed_points=chosen.seed_points,
         devices=lambda: pool.devices_for(
-            engine.facts, chosen.config.cluster.workers, chosen.engine, os.environ.get("CUDA_VISIBLE_DEVICES")
+            engine.facts,
+            chosen.config.cluster.workers,
+            chosen.engine,
+            os.environ.get("CUDA_VISIBLE_DEVICES"),
+            address=chosen.config.cluster.address,
         ),
     )
     return engine, preflight
@@ -169,7 +173,7 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
         with pool.make(chosen.config.cluster.kind, preflight.devices, address=chosen.config.cluster.address) as workers:
             context = Context(
                 settings=chosen,
-                preflight=preflight,
+                preflight=replace(preflight, devices=workers.devices),  # a cluster's are known only now
                 engine=engine,
                 store=store,
                 pool=workers,
