@@ -28,10 +28,13 @@ class FailureKind(StrEnum):
     OUTPUT_MISMATCH = "output_mismatch"
     DEGENERATE_OUTPUT = "degenerate_output"
     NO_MEASUREMENT = "no_measurement"
+    PRUNED = "pruned"
+    HOST_LOST = "host_lost"
     TRIAL_TIMEOUT = "trial_timeout"
     HEALTH_TIMEOUT = "health_timeout"
     REQUEST_FAILED = "request_failed"
     WORKER_LOST = "worker_lost"
+    THROTTLED = "throttled"
     PARSE_FAILED = "parse_failed"
 
     @property
@@ -50,12 +53,19 @@ class FailureKind(StrEnum):
         return not (self.is_transient or self.is_our_fault)
 
     @property
+    def is_stop(self) -> bool:
+        """No failure of anything: the trial was ended early because it was surely worse than the best so far."""
+        return self is FailureKind.PRUNED
+
+    @property
     def is_infrastructure(self) -> bool:
         """Says more about the machine than about the setting: many in a row end a study."""
         return self.is_transient or self in (FailureKind.LAUNCH_FAILED, FailureKind.CRASHED)
 
 
-_TRANSIENT = frozenset({FailureKind.HEALTH_TIMEOUT, FailureKind.REQUEST_FAILED, FailureKind.WORKER_LOST})
+_TRANSIENT = frozenset(
+    {FailureKind.HEALTH_TIMEOUT, FailureKind.REQUEST_FAILED, FailureKind.WORKER_LOST, FailureKind.THROTTLED}
+)
 
 
 class DflashSweepError(Exception):

@@ -58,6 +58,9 @@ class EngineFacts:
     `needs_draft_model`: speculation needs a second model file. `accelerator`: gpu, cpu or none.
     `metrics_path`: a page of counters to be read before and after each request (Exchange.metrics_before/after);
     None = the engine has none that an adapter reads.
+    `cold_by`: how the prompt cache of a running server is emptied between two trials: first_request (one slot and no
+    cache beside it: a request with other text replaces what it holds), or a path that is posted to; None = not known,
+    so that trials never share a server.
     """
 
     measurement: Measurement
@@ -68,12 +71,16 @@ class EngineFacts:
     accelerator: str = "gpu"
     launches: bool = True
     metrics_path: str | None = None
+    cold_by: str | None = None
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What an adapter needs to make a command line. `device` is what the worker owns."""
+    """What an adapter needs to make a command line. `device` is what the worker owns.
+
+    `shared`: further trials may follow on the same server, so it must keep no prompts beside its slot.
+    """
 
     settings: EngineSettings
     build: EngineBuild
@@ -83,6 +90,7 @@ class LaunchRequest:
     host: str
     port: int
     n_parallel: int = 1
+    shared: bool = False
 
 
 class Engine(Protocol):

@@ -10,7 +10,15 @@ from __future__ import annotations
 from dflash_sweep.records.engine import Device, EngineBuild, EngineSettings, LaunchSpec, ModelFile
 from dflash_sweep.records.study import AxisInfo, StudyInfo, Verdict
 from dflash_sweep.records.trace import RecordedAnswer, Trace, TraceHeader, Turn
-from dflash_sweep.records.trial import Failure, StoredTrial, TelemetrySummary, TrialResult, TrialSpec
+from dflash_sweep.records.trial import (
+    Failure,
+    PruneRule,
+    StoredTrial,
+    TelemetrySummary,
+    TrialResult,
+    TrialSpec,
+    TurnCost,
+)
 from dflash_sweep.records.turn import Exchange, ReplayPolicy, StageTime, TurnCounters, TurnRecord
 from dflash_sweep.records.words import Knobs, KnobValue, Measurement, Role, VerdictStatus
 
@@ -26,6 +34,7 @@ __all__ = [
     "LaunchSpec",
     "Measurement",
     "ModelFile",
+    "PruneRule",
     "RecordedAnswer",
     "ReplayPolicy",
     "Role",
@@ -38,6 +47,7 @@ __all__ = [
     "TrialResult",
     "TrialSpec",
     "Turn",
+    "TurnCost",
     "TurnCounters",
     "TurnRecord",
     "Verdict",

@@ -28,6 +28,8 @@ class Role(StrEnum):
     SEARCH = "search"
     CANARY = "canary"
     CONFIRM = "confirm"
+    CONTROL = "control"
+    """Plain decoding with what it shares with one finalist (`candidate`), where that differs from the baseline's."""
     RERUN = "rerun"
 
 
