@@ -26,6 +26,7 @@ from dflash_sweep.jobs import (
 )
 from dflash_sweep.objective import direction
 from dflash_sweep.records import Knobs, Role, StoredTrial, StudyInfo
+from dflash_sweep.rounds import Rounds
 from dflash_sweep.runner import Context, Runner
 from dflash_sweep.seeds import derive
 from dflash_sweep.study import SamplerChoice, Study
@@ -147,7 +148,9 @@ class Driver:
             expired=self._expired,
             problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
         )
-        self._runner.play(phase)
+        workers = len(self._context.pool.devices)
+        in_rounds = self._settings.config.cluster.scheduling == "deterministic"
+        self._runner.play(Rounds(phase, workers, first=phase.leftover) if in_rounds else phase)
         self._info = replace(self._described(), importance=study.importance())
         self._store.save_study(self._info)
         return phase

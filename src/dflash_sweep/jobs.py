@@ -188,6 +188,11 @@ class SearchPhase:
         self.total = left + canaries
         self.exhausted = False
 
+    @property
+    def leftover(self) -> int:
+        """Runs that a dead driver asked for and did not finish; they are the first that `next` gives."""
+        return len(self._leftover)
+
     def _axes(self, knobs: Knobs) -> Knobs:
         return {axis.name: knobs.get(axis.name) for axis in self._study.space.axes}
 
