@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from dflash_sweep import owner, standing
+from dflash_sweep import controls, owner, standing
 from dflash_sweep.analysis import confirm, gate
 from dflash_sweep.errors import StorageError, StudyFailed
 from dflash_sweep.frames import trial_frame, turn_frame
@@ -40,7 +40,7 @@ class Driver:
         self._settings, self._store = context.settings, context.store
         self._name = context.settings.study_name
         self._protocol = context.settings.config.protocol
-        self._objective = context.settings.config.objective
+        self._objective = context.settings.objective
         self._seed = context.settings.config.seed
         self._owner = owner.current()
         self._runner = Runner(context, self._owner, ())
@@ -174,7 +174,11 @@ class Driver:
             count=self._protocol.confirm_top,
             effective=self._context.engine.effective_point,
         )
-        plan = confirm_blocks(finalists, self._context.preflight.plain, blocks, derive(self._seed, "order"))
+        preflight = self._context.preflight
+        beside = controls.controls(
+            self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=finalists
+        )
+        plan = confirm_blocks(finalists, preflight.plain, blocks, derive(self._seed, "order"), beside)
         due = [unfinished(block, self._name, self._runner.trials, self._protocol.retries) for block in plan]
 
         def decision() -> confirm.Decision:

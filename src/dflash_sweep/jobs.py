@@ -30,7 +30,8 @@ class Job:
 
     def uid(self, study: str) -> str:
         """The trial's unique name: the same job of the same study has the same one, also after a restart."""
-        candidate = "plain" if not self.speculative else "default" if self.candidate is None else str(self.candidate)
+        nameless = "default" if self.speculative else "plain"
+        candidate = nameless if self.candidate is None else str(self.candidate)
         return f"{study}/{self.role}/{candidate}/{self.repeat}/{self.attempt}"
 
     def again(self) -> Job:
@@ -94,8 +95,17 @@ def repeats(role: Role, count: int, *, speculative: bool, knobs: Knobs) -> list[
     ]
 
 
-def confirm_blocks(candidates: Mapping[int, Knobs], plain_knobs: Knobs, blocks: int, seed: int) -> list[list[Job]]:
-    """Blocks in which every finalist and plain decoding run once, each block in an order of its own."""
+def confirm_blocks(
+    candidates: Mapping[int, Knobs],
+    plain_knobs: Knobs,
+    blocks: int,
+    seed: int,
+    controls: Mapping[int, Knobs] | None = None,
+) -> list[list[Job]]:
+    """Blocks in which every finalist and plain decoding run once, each block in an order of its own.
+
+    `controls`: finalist → knobs of plain decoding that shares its settings, where that is another server than plain's.
+    """
     rng = random.Random(seed)
     plan = []
     for block in range(blocks):
@@ -103,6 +113,10 @@ def confirm_blocks(candidates: Mapping[int, Knobs], plain_knobs: Knobs, blocks: 
             Job(role=Role.CONFIRM, candidate=number, knobs=knobs, repeat=block) for number, knobs in candidates.items()
         ]
         row.append(Job(role=Role.CONFIRM, candidate=None, knobs=plain_knobs, speculative=False, repeat=block))
+        row += [
+            Job(role=Role.CONTROL, candidate=number, knobs=knobs, speculative=False, repeat=block)
+            for number, knobs in (controls or {}).items()
+        ]
         rng.shuffle(row)
         plan.append(row)
     return plan

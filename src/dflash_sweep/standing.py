@@ -31,6 +31,8 @@ def best(trials: Sequence[StoredTrial], objective: str) -> Best | None:
     runs: dict[int | None, list[float]] = {}
     for trial in trials:
         measured = value(trial, objective)
+        if trial.role in (Role.CONTROL, Role.RERUN):
+            continue
         if measured is not None and (trial.candidate is not None or not trial.speculative):
             runs.setdefault(trial.candidate, []).append(measured)
     plain = runs.pop(None, None)

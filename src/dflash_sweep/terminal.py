@@ -41,6 +41,7 @@ _ROLE_WORDS = {
     Role.SEARCH: "candidate",
     Role.CANARY: "plain decoding (canary)",
     Role.CONFIRM: "confirm",
+    Role.CONTROL: "plain decoding like candidate",
     Role.RERUN: "rerun",
 }
 _STATUS_MARKS = {

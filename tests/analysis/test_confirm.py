@@ -144,3 +144,51 @@ def test_equal_finalists_seldom_give_a_winner_though_looked_at_after_each_block(
             decide(frame[frame["repeat"] < count], planned_blocks=4).outcome == "winner" for count in (2, 3, 4)
         )
     assert false <= 6  # 5 % of 40 is 2; P(X > 6) is 0.3 %
+
+
+def controlled(speed: float, control: float, plain: float) -> pd.DataFrame:
+    """Six blocks of one finalist with two threads, plain decoding with one and with two."""
+    rng, rows = np.random.default_rng(5), list[dict[str, Any]]()
+    for block in range(6):
+        for role, tps, knobs in (
+            ("confirm", speed, {"threads": 2, "draft_max": 4}),
+            ("confirm", plain, {"threads": 1}),
+            ("control", control, {"threads": 2}),
+        ):
+            speculative = "draft_max" in knobs
+            rows.append(
+                trial(
+                    len(rows),
+                    tps=noisy(rng, tps, 0.01),
+                    knobs=knobs,
+                    speculative=speculative,
+                    role=role,
+                    candidate=0 if speculative or role == "control" else None,
+                    repeat=block,
+                )
+            )
+    return table(rows)
+
+
+def test_a_gain_of_more_threads_is_no_gain_of_speculation() -> None:
+    # 100 against 50 with one thread, but plain decoding with the same two threads makes 110
+    found = decide(controlled(100, 110, 50))
+    assert found.control == {"threads": 2}
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(100 / 110, rel=0.02)
+    assert found.beats_plain is False
+    assert "times plain decoding with threads=2" in found.statement
+
+
+def test_the_faster_way_of_plain_decoding_is_the_one_to_beat() -> None:
+    # a second thread slows plain decoding down: the finalist must beat it as it is best
+    found = decide(controlled(100, 30, 80))
+    assert found.control is None
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(100 / 80, rel=0.02)
+    assert found.beats_plain is True
+
+
+def test_controls_are_pooled_neither_with_the_baseline_nor_with_their_finalist() -> None:
+    known = gather(controlled(100, 110, 50), no_turns(), study())
+    assert (len(known.plain), len(known.ranked)) == (6, 6)

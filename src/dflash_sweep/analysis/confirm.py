@@ -17,6 +17,7 @@ from statsmodels.regression.linear_model import OLS
 
 from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable
+from dflash_sweep.records import Knobs
 
 MIN_BLOCKS = 2
 """Nothing is decided on one block: it holds one run of each setting."""
@@ -33,7 +34,9 @@ class Decision:
     if there is one). `cheapest` is the contender to take when they cannot be told apart, by the figure in
     `cheapest_by`. `value` is the mean of the winner (else of the best contender) and `speedup` its ratio to plain
     decoding over the same blocks, both adjusted for the number of finalists and looks (half of the level is for which
-    setting, half for plain decoding). `beats_plain`: True or False by that interval, None = undecided or no plain
+    setting, half for plain decoding). Where plain decoding also ran with the setting's own threads, cache types and the
+    like (role control) and was faster so, that is what it is compared with, and `control` holds its knobs.
+    `beats_plain`: True or False by that interval, None = undecided or no plain
     rows. `finished`: another planned block would not be used. With one of `finalists` there is nothing to be better
     than but plain decoding.
     """
@@ -46,6 +49,7 @@ class Decision:
     cheapest_by: str | None = None
     value: Interval | None = None
     speedup: Interval | None = None
+    control: Knobs | None = None
     beats_plain: bool | None = None
     blocks: int = 0
     finalists: int = 0
@@ -93,8 +97,9 @@ def decide(
     rows = rows[is_plain(rows) | rows["candidate"].notna()]
     if rows.empty:
         return Decision(outcome="not_enough_data", statement="No confirm run finished.", finished=False)
-    table = _cells(rows, column, sign)
-    finalists = [name for name in table.columns if name != PLAIN]
+    beside = usable(trials[trials["role"].map(str) == "control"], column)
+    table = _cells(pd.concat([rows, beside]) if len(beside) else rows, column, sign)
+    finalists = [name for name in table.columns if not isinstance(name, str)]
     blocks = int(table[finalists].notna().all(axis=1).sum()) if finalists else 0
     if blocks < MIN_BLOCKS:
         return Decision(
@@ -104,12 +109,13 @@ def decide(
             blocks=blocks,
         )
     spent = look_alpha(blocks, planned_blocks, alpha)
-    return _judge(rows, table, finalists, column, sign, spent, blocks, planned_blocks)
+    knobs = {_column_name(row): knobs_of(row) for _, row in beside.iterrows()}
+    return _judge(rows, table, finalists, knobs, column, sign, spent, blocks, planned_blocks)
 
 
 def _cells(rows: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
-    """Blocks × settings of signed log figures (larger = better); the plain rows are the column PLAIN."""
-    names = [PLAIN if flag else int(number) for flag, number in zip(is_plain(rows), rows["candidate"], strict=True)]
+    """Blocks × settings of signed log figures (larger = better); columns as `_column_name` has them."""
+    names = [_column_name(row) for _, row in rows.iterrows()]
     frame = pd.DataFrame(
         {
             "block": rows["repeat"].map(str) + "/" + rows["comparability_key"].map(str) + "/" + rows["build"].map(str),
@@ -119,6 +125,13 @@ def _cells(rows: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
     )
     frame["log"] -= _device_effect(frame, rows["device_uuid"].map(str))
     return frame.pivot_table(index="block", columns="name", values="log", aggfunc="mean", sort=False)
+
+
+def _column_name(row: pd.Series) -> Any:
+    """A finalist's number; PLAIN; a control's own name."""
+    if bool(row["speculative"]):
+        return int(row["candidate"])
+    return PLAIN if str(row["role"]) == "confirm" else f"control {int(row['candidate'])}"
 
 
 def _device_effect(frame: pd.DataFrame, device: pd.Series) -> pd.Series:
@@ -139,6 +152,7 @@ def _judge(
     rows: pd.DataFrame,
     table: pd.DataFrame,
     finalists: list[Any],
+    controls: dict[Any, Knobs],
     column: str,
     sign: float,
     alpha: float,
@@ -148,7 +162,7 @@ def _judge(
     contenders = _contenders(table[finalists], alpha / 2)
     best = contenders[0]
     level = 1 - alpha / 2 / max(1, len(finalists))
-    gain = _gain(table, best, level, sign)
+    gain, control = _hardest_gain(table, best, level, sign, _own_controls(controls, rows, best))
     won = len(contenders) == 1
     values = [float(value) for value in np.exp(sign * table[best].dropna())]
     cheapest, by = (best, None) if won else _cheapest(rows, contenders)
@@ -161,6 +175,7 @@ def _judge(
         cheapest_by=by,
         value=log_mean_interval(values, level=level),
         speedup=gain,
+        control=control,
         beats_plain=_beats(gain, sign),
         blocks=blocks,
         finalists=len(finalists),
@@ -208,11 +223,33 @@ def _contenders(table: pd.DataFrame, alpha: float) -> list[Any]:
     return [settings[i] for i in kept]
 
 
-def _gain(table: pd.DataFrame, best: Any, level: float, sign: float) -> Interval | None:
+def _own_controls(controls: dict[Any, Knobs], rows: pd.DataFrame, best: Any) -> dict[Any, Knobs]:
+    """The controls whose every value is the setting's own too."""
+    own = knobs_of(rows[rows["candidate"] == best].iloc[0])
+    return {
+        name: knobs
+        for name, knobs in controls.items()
+        if all(own[knob] == value for knob, value in knobs.items() if own.get(knob) is not None)
+    }
+
+
+def _hardest_gain(
+    table: pd.DataFrame, best: Any, level: float, sign: float, controls: dict[Any, Knobs]
+) -> tuple[Interval | None, Knobs | None]:
+    """The gain over the fastest way of plain decoding that ran beside it, and that way's knobs if it is a control.
+
+    The least of several gains needs no correction: it claims less than each of them.
+    """
+    gains = [(_gain(table, best, level, sign, name), knobs) for name, knobs in [(PLAIN, None), *controls.items()]]
+    known = [(gain, knobs) for gain, knobs in gains if gain is not None]
+    return min(known, key=lambda pair: sign * pair[0].value, default=(None, None))
+
+
+def _gain(table: pd.DataFrame, best: Any, level: float, sign: float, reference: Any = PLAIN) -> Interval | None:
     """Ratio of the best to plain decoding over their common blocks."""
-    if PLAIN not in table.columns:
+    if reference not in table.columns:
         return None
-    pairs = (table[best] - table[PLAIN]).dropna()
+    pairs = (table[best] - table[reference]).dropna()
     if pairs.empty:
         return None
     logs = mean_interval((sign * pairs).tolist(), level)
@@ -276,5 +313,6 @@ def _speed_words(decision: Decision) -> str:
     if gain is None:
         return "; no plain rows in the blocks"
     ends = "no interval" if gain.low is None or gain.high is None else f"[{gain.low:.3f}, {gain.high:.3f}]"
+    like = f" with {setting_text(decision.control)}" if decision.control is not None else ""
     known = {True: "faster than plain decoding", False: "slower than plain decoding", None: "plain decoding undecided"}
-    return f"; {gain.value:.3f} times plain decoding {ends}: {known[decision.beats_plain]}"
+    return f"; {gain.value:.3f} times plain decoding{like} {ends}: {known[decision.beats_plain]}"

@@ -1,4 +1,4 @@
-"""Which rows of a trial table may be compared, and by which figure. Imports `records` and `frames` only.
+"""Which rows of a trial table may be compared, and by which figure. Imports `sentences`, `records` and `frames`.
 
 Everything in `analysis/` selects its rows here: failed, invalid and incomparable rows are left out by name, never by
 accident, and settings are told apart by the same key everywhere.
@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dflash_sweep.analysis.sentences import Sentence, say
 from dflash_sweep.frames import CLAIMED_PREFIX, KNOB_PREFIX
 
-SPECULATIVE_ROLES = ("calibrate", "search", "confirm", "rerun", "canary")
+BESIDE_THE_STUDY = ("control", "rerun")
+"""Roles whose rows stand beside a study's settings and its baseline, and are pooled with neither."""
 
 
 def numbers(trials: pd.DataFrame, column: str) -> pd.Series:
@@ -140,10 +142,16 @@ def whole_settings(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def own_measurement(trials: pd.DataFrame, measurement: str) -> pd.DataFrame:
-    """Rows of the study's own kind of measurement: imported rows are never pooled with measured ones."""
-    if "measurement" not in trials.columns:
-        return trials
-    return trials[trials["measurement"].map(str) == measurement]
+    """The study's rows of its own kind of measurement: imported rows are never pooled with measured ones."""
+    own = within_study(trials)
+    if "measurement" not in own.columns:
+        return own
+    return own[own["measurement"].map(str) == measurement]
+
+
+def within_study(trials: pd.DataFrame) -> pd.DataFrame:
+    """Rows of settings and baseline, without those beside the study."""
+    return trials[~trials["role"].map(str).isin(BESIDE_THE_STUDY)] if "role" in trials.columns else trials
 
 
 def main_stratum(trials: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -168,7 +176,7 @@ def short_setting(row: pd.Series, rows: pd.DataFrame) -> str:
     return setting_text(varied or knobs_of(row))
 
 
-def row_name(row: pd.Series) -> str:
+def row_name(row: pd.Series) -> str | Sentence:
     """How sentences name a row: its label, or its number in the study."""
     label = row.get("label")
-    return str(label) if isinstance(label, str) and label else f"trial {row.get('number')}"
+    return str(label) if isinstance(label, str) and label else say("trial {number}", number=row.get("number"))

@@ -18,6 +18,7 @@ from dflash_sweep.analysis.rows import (
     numbers,
     setting_text,
     with_keys,
+    within_study,
 )
 
 CANDIDATE_COLUMNS: tuple[str, ...] = (
@@ -39,7 +40,7 @@ def candidate_table(trials: pd.DataFrame, column: str = "decode_tps") -> pd.Data
     `speedup` is over the plain rows of the same comparability key and build; None without any. `failures` maps a
     failure kind to its count; a setting that only failed is kept with n = 0. `uids` and `numbers` lead to the rows.
     """
-    knobs = knob_columns(trials)
+    knobs, trials = knob_columns(trials), within_study(trials)
     if trials.empty:
         return pd.DataFrame(columns=[*CANDIDATE_COLUMNS, *knobs])
     keyed = with_keys(trials)

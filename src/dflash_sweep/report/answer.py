@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dflash_sweep.analysis import confirm
 from dflash_sweep.analysis.intervals import Interval
-from dflash_sweep.records import StoredTrial, VerdictStatus
+from dflash_sweep.records import Knobs, StoredTrial, VerdictStatus
 from dflash_sweep.report.material import Candidate, Material
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import factor, interval, knob_text, rate
@@ -44,7 +44,7 @@ def decision(material: Material) -> confirm.Decision:
     protocol = material.study.config.get("protocol")
     planned = protocol.get("confirm_blocks") if isinstance(protocol, Mapping) else None
     return confirm.decide(
-        material.own,
+        material.confirmed,
         objective=material.study.objective,
         direction=material.study.direction,
         planned_blocks=planned if isinstance(planned, int) and planned > 0 else None,
@@ -94,10 +94,13 @@ def _ends(value: Interval, texts: Texts) -> str:
     return texts("ends", ends=interval(value.low, value.high))
 
 
-def _gain(gain: Interval | None, texts: Texts) -> str:
+def _gain(gain: Interval | None, texts: Texts, control: Knobs | None = None) -> str:
     if gain is None:
         return texts("answer.no_plain")
-    return texts("answer.gain", factor=factor(gain.value), ends=_ends(gain, texts))
+    fields = {"factor": factor(gain.value), "ends": _ends(gain, texts)}
+    if control is None:
+        return texts("answer.gain", **fields)
+    return texts("answer.gain_over_control", knobs=knob_text(control, joiner=" "), **fields)
 
 
 def _only_plain(material: Material, texts: Texts) -> Answer:
@@ -112,7 +115,8 @@ def _only_plain(material: Material, texts: Texts) -> Answer:
 
 def _winner(material: Material, texts: Texts, reached: confirm.Decision, found: Candidate) -> Answer:
     fields = {
-        "name": setting_name(found, texts, material), "blocks": reached.blocks, "gain": _gain(reached.speedup, texts),
+        "name": setting_name(found, texts, material), "blocks": reached.blocks,
+        "gain": _gain(reached.speedup, texts, reached.control),
         "figure": _figure(reached.value, material.metric.unit, texts),
     }  # fmt: skip
     if reached.beats_plain is False and material.baseline is not None:
@@ -130,7 +134,7 @@ def _tie(material: Material, texts: Texts, reached: confirm.Decision, found: Can
         "names": ", ".join(texts("candidate", number=number) for number in reached.contenders),
         "count": len(reached.contenders), "blocks": reached.blocks, "name": setting_name(found, texts, material),
         "reason": texts(f"cheapest.{(reached.cheapest_by or 'best mean').replace(' ', '_')}"),
-        "gain": _gain(reached.speedup, texts),
+        "gain": _gain(reached.speedup, texts, reached.control),
     }  # fmt: skip
     entries = [entry for number in reached.contenders if (entry := _numbered(material, number))]
     numbers = tuple(sorted({number for entry in entries for number in entry.numbers}))
@@ -143,7 +147,7 @@ def _tie(material: Material, texts: Texts, reached: confirm.Decision, found: Can
 
 
 def _plain_wins(material: Material, statement: str, numbers: tuple[int, ...], reached: confirm.Decision) -> Answer:
-    plain = material.baseline
+    plain = material.control(reached.control) if reached.control is not None else material.baseline
     assert plain is not None, "plain decoding cannot win unmeasured"
     return Answer(
         outcome="plain_wins", statement=statement, run=plain, is_advice=True, value=plain.result,

@@ -142,6 +142,19 @@ class Material:
         return own.assign(value=value.where((value > 0) & own["failure_kind"].isna()))
 
     @cached_property
+    def confirmed(self) -> pd.DataFrame:
+        """The rows of `own`, and plain decoding with finalists' own settings (role control)."""
+        beside = self.trials[self.trials["role"].map(str) == "control"]
+        return pd.concat([self.own, beside]) if len(beside) else self.own
+
+    def control(self, knobs: Knobs) -> Candidate:
+        """Plain decoding with these settings, over its good runs beside the finalists."""
+        beside = self.trials[(self.trials["role"].map(str) == "control") & self.trials["failure_kind"].isna()]
+        same = beside[[rows.knobs_of(row) == knobs for _, row in beside.iterrows()]].assign(role="confirm")
+        table = candidate_table(same, self.column)
+        return self._candidate(table.iloc[0], table.iloc[0], same.assign(value=rows.numbers(same, self.column)))
+
+    @cached_property
     def ranked(self) -> pd.DataFrame:
         """Good rows that may be compared with each other (see `analysis.rows.main_stratum`), with column `value`."""
         return rows.main_stratum(self.own, self.column)
@@ -167,8 +180,9 @@ class Material:
         by_uids = {row["uids"]: row for _, row in decode.iterrows()}
         return pd.DataFrame([by_uids[uids] for uids in table["uids"]], index=table.index)
 
-    def _candidate(self, row: pd.Series, decode: pd.Series) -> Candidate:
-        every = self.ranked[self.ranked["uid"].isin(row["uids"])].sort_values("number")
+    def _candidate(self, row: pd.Series, decode: pd.Series, source: pd.DataFrame | None = None) -> Candidate:
+        ranked = self.ranked if source is None else source
+        every = ranked[ranked["uid"].isin(row["uids"])].sort_values("number")
         good = rows.fair_runs(every) if row["speculative"] else every
         number = None if row["candidate"] is None else int(row["candidate"])
         knobs = {

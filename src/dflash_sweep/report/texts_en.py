@@ -16,6 +16,7 @@ TEXTS: dict[str, str] = {
     "turns": "turns: {count}",
     "role.search": "search",
     "role.confirm": "confirm",
+    "role.control": "control (plain)",
     "role.rerun": "rerun",
     "role.calibrate": "calibration",
     "role.canary": "canary (plain)",
@@ -160,6 +161,7 @@ TEXTS: dict[str, str] = {
     "answer.all_failed": "No run gave a figure: {failed} of {total} runs failed.",
     "answer.only_plain": "Only plain decoding gave a figure: {figure}, n = {n}. No speculative setting finished a run.",
     "answer.gain": "{factor} plain decoding ({ends})",
+    "answer.gain_over_control": "{factor} plain decoding with the same {knobs} ({ends})",
     "answer.no_plain": "plain decoding was not measured beside it",
     "answer.winner": "{name} is the fastest of the settings measured again: {figure}, {gain}, over {blocks} "
     "interleaved blocks.",
