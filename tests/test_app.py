@@ -11,11 +11,11 @@ from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from dflash_sweep import app, settings
+from dflash_sweep import app, schema, settings
 from dflash_sweep.errors import ConfigError
 
 
-def compose(*words: str) -> settings.Config:
+def compose(*words: str) -> schema.Config:
     return settings.merge(app.compose_overrides(app.normalise(words)))
 
 

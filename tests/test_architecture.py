@@ -19,7 +19,7 @@ HOMES = {
     "optuna_dashboard": {"study", "dashboard"},
     "sqlalchemy": {"store", "tables", "migrations"},
     "hydra": {"app", "space"},
-    "omegaconf": {"app", "settings", "run", "comparison"},
+    "omegaconf": {"app", "schema", "settings", "run", "comparison"},
     "httpx": {"client", "recorder", "agent"},
     "matplotlib": {"report"},
 }

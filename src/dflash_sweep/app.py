@@ -29,7 +29,9 @@ from dflash_sweep.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_
 Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 """Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
 
-_OPEN_SECTIONS = ("space.", "compare.", "fixed.", "plain.", "engine.options.", "engine.env.", "sampler.options.")
+_OPEN_SECTIONS = (
+    "space.", "constraints.", "compare.", "fixed.", "plain.", "engine.options.", "engine.env.", "sampler.options.",
+)  # fmt: skip
 """Sections whose keys are the user's own."""
 
 _OWN_FOLDER = ("--config-dir", "-cd")
@@ -82,7 +84,8 @@ def _open_section(word: str) -> str:
     bare = name.lstrip("+")
     if not equals or not bare.startswith(_OPEN_SECTIONS):
         return word
-    if bare.startswith("space.") and value[:1] not in ("'", '"', ""):
+    literal = value[:1] not in ("'", '"', "") if bare.startswith("space.") else value[:1] in ("<", ">")
+    if literal:
         value = "'" + value.replace("'", "\\'") + "'"
     return f"++{bare}={value}"
 
@@ -123,7 +126,7 @@ def _reason(error: Exception, overrides: Sequence[str], own: Path | None) -> str
 
 
 def _unknown_key(key: str) -> str:
-    close = difflib.get_close_matches(key, settings.key_names(), n=3)
+    close = difflib.get_close_matches(key, settings.key_names(), n=3, cutoff=0.65)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return f"{key}: there is no such key{hint} (all keys: --cfg job)"
 

@@ -13,7 +13,7 @@ from dflash_sweep.recorder_cli import record
 from dflash_sweep.traces.cli import app as traces_app
 
 if TYPE_CHECKING:
-    from dflash_sweep.settings import Config
+    from dflash_sweep.schema import Config
     from dflash_sweep.store import Store
 
 app = typer.Typer(

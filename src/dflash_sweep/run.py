@@ -118,7 +118,7 @@ def _drive(context: Context) -> tuple[StudyInfo, int]:
     """Run the driver; returns the study as stored and the exit code."""
     out = terminal.console()
     shown = terminal.Shown(
-        unit=metrics.METRIC[context.settings.config.objective].unit,
+        unit=metrics.METRIC[context.settings.objective].unit,
         axes=frozenset(axis.name for axis in context.preflight.axes),
     )
     with terminal.view(context.settings.config.progress, shown, out) as watcher, _terminate_as_interrupt():

@@ -44,7 +44,7 @@ class Runner:
 
     def __init__(self, context: Context, owner: str, stored: Iterable[StoredTrial]) -> None:
         self._context, self._owner = context, owner
-        self._objective = context.settings.config.objective
+        self._objective = context.settings.objective
         self._protocol = context.settings.config.protocol
         self._failures_in_a_row = 0
         self.trials = list(stored)

@@ -1,206 +1,27 @@
-"""Configuration in, checked settings out: the only module that knows Hydra's config objects and OmegaConf.
+"""Configuration in, checked settings out: with `schema`, the only module that knows OmegaConf's objects.
 
-The schemas below are the reference of every key: its type, its unit and what it does (docs/configuration.md is
-printed from them). They stay mutable because OmegaConf merges into them; everything inside the program gets the
-frozen `Settings`.
+Imports `schema`, `space`, `objective`, `constraints`, `phases`, `records` and `errors`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dflash_sweep import constraints, objective, phases
+from dflash_sweep.constraints import Limit
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.records import EngineSettings, Knobs, KnobValue, ReplayPolicy
+from dflash_sweep.schema import CHOICES, MINIMA, SECTIONS, Config, EngineConfig
 from dflash_sweep.space import SearchSpace, parse_space
-
-
-@dataclass
-class EngineConfig:
-    """Which server is launched, and what stays the same over the study."""
-
-    name: str = MISSING  # which engine: one of those in docs/engines.md
-    binary: str | None = None  # path of the server executable; null = the engine's own default
-    model: str | None = None  # target model: file, folder or owner/name of a hub; null = the default one
-    draft_model: str | None = None  # draft model, likewise; null = none, or the default one
-    n_ctx: int = 8192  # context size, tokens
-    options: dict[str, Any] = field(default_factory=dict)  # engine-specific settings, see docs/engines.md
-    extra_args: list[str] = field(default_factory=list)  # further command-line words, passed as they are
-    env: dict[str, str] = field(default_factory=dict)  # further environment variables of the server
-    startup_timeout_s: float = 600.0  # how long a server may take until its first answer, s
-
-
-@dataclass
-class TraceConfig:
-    """What is replayed: a file in the canonical format, or the name of a shipped trace."""
-
-    path: str = MISSING  # path, or shipped name: see `dflash-sweep traces list`
-    max_turns: int | None = None  # only the first turns of each conversation; null = all
-
-
-@dataclass
-class ReplayConfig:
-    """How the trace is played; part of every row's comparability key."""
-
-    mode: str = "teacher_forced"  # teacher_forced | free_running
-    warmup_turns: int = 1  # requests with other text before the first counted one
-    max_tokens: int = 128  # most tokens generated per turn
-    temperature: float = 0.0  # the target's sampling temperature
-    cache_prompt: bool = True  # reuse the prompt within a conversation
-    thinking: bool | None = None  # the template's thinking switch; null = the template's default
-    tools: bool = True  # send the trace's tool schemas
-    concurrency: int = 1  # conversations played at once
-    pauses: str = "drop"  # drop | compress | keep: recorded pauses between turns
-    min_decode_tokens: int = 8  # turns with fewer decoded tokens have no rate
-    turn_timeout_s: float = 600.0  # longest time for one answer, s
-    request_fields: dict[str, Any] = field(default_factory=dict)  # further fields of every request, e.g. top_p
-
-
-@dataclass
-class SamplerConfig:
-    """Who proposes the next candidate."""
-
-    name: str = "tpe"  # tpe | random | grid | cmaes | gp | nsga2
-    n_startup_trials: int = 10  # random candidates before the model is used
-    options: dict[str, Any] = field(default_factory=dict)  # passed to Optuna's sampler
-
-
-@dataclass
-class ClusterConfig:
-    """Where trials run."""
-
-    kind: str = "ray"  # ray | inline (in this process, one worker)
-    workers: int = 1  # workers, each owning one device
-    address: str = "local"  # Ray address; "local" never joins a running cluster
-    scheduling: str = "async"  # async | deterministic (same candidates at any speed of the workers)
-
-
-@dataclass
-class StorageConfig:
-    """Where results are kept."""
-
-    url: str = "sqlite:///studies.db"  # SQLAlchemy URL; relative SQLite paths count from the launch directory
-    dashboard: bool = True  # keep notes, figures and files for Optuna's dashboard up to date while a study runs
-    files: str | None = None  # folder of those files; null = `artifacts` beside the SQLite file, else here
-
-
-@dataclass
-class ReportConfig:
-    """Where findings are written."""
-
-    dir: str = "reports"  # directory; one folder per study is made in it
-    lang: str = "en"  # en | zh
-    formats: list[str] = field(default_factory=lambda: ["png", "svg"])  # picture formats
-
-
-@dataclass
-class ProtocolConfig:
-    """How many runs each phase gets."""
-
-    baseline_repeats: int = 3  # runs of plain decoding before the search
-    default_repeats: int = 2  # runs of the engine's default speculative setting before the search
-    gate: bool = True  # stop before the search if the measured stages show that no setting can win
-    canary_every: int = 10  # search trials between two re-measurements of plain decoding; 0 = never
-    confirm_top: int = 3  # best candidates that are measured again
-    confirm_blocks: int = 4  # interleaved blocks of the confirm phase; 0 = no confirm phase
-    trial_timeout_s: float = 3600.0  # longest time for one trial, s
-    retries: int = 2  # further attempts after a transient failure
-    max_failures_in_a_row: int = 8  # as many failures one after another end the study
-
-
-@dataclass
-class BudgetConfig:
-    """When to stop early; null = no limit."""
-
-    hours: float | None = None  # wall time of the whole study, h
-
-
-@dataclass
-class RerunConfig:
-    """What of the store is measured again; see docs/reruns.md."""
-
-    study: str | None = None  # repeat this whole stored study under a new name; null = none
-    trial: int | None = None  # repeat the trial of this number of the study `study_name`; null = none
-    repeats: int = 3  # runs of the trial, each beside a run of plain decoding
-    margin: float | None = None  # largest difference that counts as the same, %; null = from the study's own noise
-    force: bool = False  # measure although build, model, trace or device differ; the result is marked
-
-
-@dataclass
-class Config:
-    """The whole configuration. Groups: study engine trace sampler cluster storage report."""
-
-    study_name: str = MISSING  # name in the database and of the folders
-    n_trials: int = 40  # candidates measured in the search; 0 = plain decoding and the default setting only
-    seed: int = 7  # the one seed; every other seed is derived from it
-    resume: bool = False  # go on with a stored study of this name
-    objective: str = "decode_tps"  # what is maximised or minimised, see docs/metrics.md
-    verbose: bool = False  # tracebacks and debug messages
-    metric_lines: bool = False  # print `METRIC name=value` lines in the end, for scripts and agent loops
-    progress: str = "auto"  # auto | live | plain | quiet
-    space: dict[str, Any] = field(default_factory=dict)  # knob -> values, in Hydra's sweep grammar
-    fixed: dict[str, Any] = field(default_factory=dict)  # knob -> value for every candidate
-    plain: dict[str, Any] = field(default_factory=dict)  # knob -> value for plain decoding only, beside `fixed`
-    compare: dict[str, Any] = field(default_factory=dict)  # engine -> its engine section, for engines side by side
-    seed_points: list[Any] = field(default_factory=list)  # knob -> value maps measured first
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    trace: TraceConfig = field(default_factory=TraceConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    sampler: SamplerConfig = field(default_factory=SamplerConfig)
-    cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    storage: StorageConfig = field(default_factory=StorageConfig)
-    report: ReportConfig = field(default_factory=ReportConfig)
-    protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
-    budget: BudgetConfig = field(default_factory=BudgetConfig)
-    rerun: RerunConfig = field(default_factory=RerunConfig)
-
-
-SECTIONS: dict[str, Any] = {
-    section.__name__: section
-    for section in (
-        EngineConfig, TraceConfig, ReplayConfig, SamplerConfig, ClusterConfig, StorageConfig, ReportConfig,
-        ProtocolConfig, BudgetConfig, RerunConfig,
-    )
-}  # fmt: skip
-"""Schemas of the groups and sections, by name."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.gguf$)[\w.-]+")
 """owner/model of a model hub; a name that ends in .gguf is a file."""
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "replay.mode": ("teacher_forced", "free_running"),
-    "replay.pauses": ("drop", "compress", "keep"),
-    "sampler.name": ("tpe", "random", "grid", "cmaes", "gp", "nsga2"),
-    "cluster.kind": ("ray", "inline"),
-    "cluster.scheduling": ("async", "deterministic"),
-    "report.lang": ("en", "zh"),
-    "progress": ("auto", "live", "plain", "quiet"),
-    "objective": ("decode_tps", "api_tps", "wall_tps", "ttft_ms"),
-}
-"""Keys that take one of a few words."""
-
-MINIMA: dict[str, float] = {
-    "n_trials": 0,
-    "engine.n_ctx": 1,
-    "engine.startup_timeout_s": 1,
-    "replay.warmup_turns": 0,
-    "replay.max_tokens": 2,
-    "replay.concurrency": 1,
-    "replay.min_decode_tokens": 1,
-    "cluster.workers": 1,
-    "protocol.baseline_repeats": 1,
-    "protocol.default_repeats": 0,
-    "protocol.confirm_top": 1,
-    "protocol.confirm_blocks": 0,
-    "protocol.retries": 0,
-    "rerun.repeats": 2,
-}
-"""Smallest value of numeric keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +39,16 @@ class Settings:
     storage_url: str
     report_dir: Path
     run_dir: Path
+    objectives: tuple[str, ...]
+    limits: tuple[Limit, ...]
+    phases: tuple[str, ...]
     config: Config
     resolved: dict[str, Any]
+
+    @property
+    def objective(self) -> str:
+        """The objective that decides."""
+        return self.objectives[0]
 
 
 def key_names(node: Any = None, prefix: str = "") -> list[str]:
@@ -249,8 +78,30 @@ def _check(config: Config) -> None:
         value = OmegaConf.select(plain, key)
         if value < minimum:
             raise ConfigError(f"{key}={value}: must be at least {minimum:g}")
+    objective.names(config.objective)
+    constraints.parse(config.constraints)
+    _check_phases(config)
+    _check_budget(config)
     if not config.study_name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"study_name={config.study_name!r}: only letters, digits, '-', '_' and '.' are allowed")
+
+
+def _check_phases(config: Config) -> None:
+    if phases.chosen(config.phases) == ("gate",) and not config.protocol.gate:
+        raise ConfigError("phases=[gate]: protocol.gate is false, so there is nothing to do")
+
+
+def _check_budget(config: Config) -> None:
+    budget = config.budget
+    for name in ("hours", "money", "price_per_hour"):
+        value = getattr(budget, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"budget.{name}={value}: must be more than 0")
+    if budget.money is not None and budget.price_per_hour is None:
+        raise ConfigError(f"budget.money={budget.money:g}: budget.price_per_hour (of one device) is needed with it")
+    width = config.protocol.half_width
+    if width is not None and not 0 < width < 1:
+        raise ConfigError(f"protocol.half_width={width:g}: must lie between 0 and 1, or be null")
 
 
 def _knobs(section: str, values: dict[str, Any]) -> Knobs:
@@ -393,6 +244,9 @@ def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: in
         storage_url=absolute_url(config.storage.url, launch_dir),
         report_dir=(launch_dir / config.report.dir).resolve(),
         run_dir=run_dir,
+        objectives=objective.names(config.objective),
+        limits=constraints.parse(config.constraints),
+        phases=phases.chosen(config.phases),
         config=config,
         resolved={str(key): value for key, value in resolved.items()} if isinstance(resolved, dict) else {},
     )

@@ -1,4 +1,4 @@
-"""Prints docs/configuration.md from the schemas in `settings`: `python -m dflash_sweep.settings_table`.
+"""Prints docs/configuration.md from the schemas in `schema`: `python -m dflash_sweep.settings_table`.
 
 A key's meaning is the comment on its own line, so that it is written in one place only.
 """
@@ -10,7 +10,7 @@ import re
 from dataclasses import fields
 from typing import Any
 
-from dflash_sweep import settings
+from dflash_sweep import schema
 
 _LINE = re.compile(r"^    (?P<name>\w+): (?P<type>[^=#]+?)(?: = (?P<default>.*?))?\s+# (?P<doc>.*)$")
 _TITLE = """# Configuration
@@ -25,7 +25,7 @@ def documented(section: Any) -> dict[str, tuple[str, str]]:
     lines = inspect.getsource(section).splitlines()
     found = {match["name"]: (match["type"], match["doc"]) for line in lines if (match := _LINE.match(line))}
     plain = {entry.name for entry in fields(section)} - set(found)
-    undocumented = [name for name in plain if str(_type(section, name)) not in settings.SECTIONS]
+    undocumented = [name for name in plain if str(_type(section, name)) not in schema.SECTIONS]
     if undocumented:
         raise ValueError(f"{section.__name__}.{undocumented[0]} has no comment that says what it is")
     return found
@@ -50,7 +50,7 @@ def _rows(section: Any, prefix: str) -> list[str]:
     rows = []
     for name, (kind, doc) in documented(section).items():
         shown = kind.replace("|", "\\|")
-        allowed = settings.CHOICES.get(prefix + name)
+        allowed = schema.CHOICES.get(prefix + name)
         meaning = doc.replace("|", "\\|") + (
             f" ({', '.join(allowed)})" if allowed and not all(word in doc for word in allowed) else ""
         )
@@ -61,9 +61,9 @@ def _rows(section: Any, prefix: str) -> list[str]:
 def page() -> str:
     """The whole page as markdown."""
     header = "| key | type | default | meaning |\n| --- | --- | --- | --- |"
-    parts = [_TITLE, "\n".join([header, *_rows(settings.Config, "")])]
-    for entry in fields(settings.Config):
-        section = settings.SECTIONS.get(str(entry.type))
+    parts = [_TITLE, "\n".join([header, *_rows(schema.Config, "")])]
+    for entry in fields(schema.Config):
+        section = schema.SECTIONS.get(str(entry.type))
         if section is not None:
             intro = (inspect.getdoc(section) or "").splitlines()[0]
             parts.append(f"\n## {entry.name}\n\n{intro}\n\n" + "\n".join([header, *_rows(section, f"{entry.name}.")]))
