@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -47,7 +47,7 @@ class Served(Protocol):
     reusable: bool
 
     def log_size(self) -> int: ...
-    def read_log(self) -> bytes: ...
+    def read_log(self, start: int = 0) -> bytes: ...
     def alive(self) -> bool: ...
     def exit_code(self) -> int | None: ...
     def wait_exit(self, timeout_s: float) -> bool: ...
@@ -66,7 +66,7 @@ class Attached:
     def log_size(self) -> int:
         return 0
 
-    def read_log(self) -> bytes:
+    def read_log(self, start: int = 0) -> bytes:
         return b""
 
     def alive(self) -> bool:
@@ -100,8 +100,10 @@ class Launched:
     def log_size(self) -> int:
         return self.head_bytes + self.process.log_size() - self.start_bytes
 
-    def read_log(self) -> bytes:
-        return self.process.read_log(0, self.head_bytes) + self.process.read_log(self.start_bytes)
+    def read_log(self, start: int = 0) -> bytes:
+        """From that byte on, as `log_size` counts them."""
+        head = self.process.read_log(start, self.head_bytes - start) if start < self.head_bytes else b""
+        return head + self.process.read_log(self.start_bytes + max(0, start - self.head_bytes))
 
     def alive(self) -> bool:
         return self.process.alive()
@@ -125,9 +127,24 @@ class _Kept:
     stack: contextlib.ExitStack
 
 
+def may_share(engine: Engine, spec: TrialSpec) -> bool:
+    """Whether this trial may run on a server that was started for another, and leave its own for the next.
+
+    Never where every trial is to start cold, where it is to have a server of its own, or where the engine's prompt
+    cache cannot be emptied in between; nor with several conversations at once, since each slot keeps a prompt.
+    """
+    wanted = not (spec.policy.fresh_server or spec.own_server)
+    return wanted and engine.facts.launches and engine.facts.cold_by is not None and spec.policy.concurrency == 1
+
+
 def launch_key(engine: Engine, spec: TrialSpec, device: Device) -> object:
-    """Equal for two trials that may share a server: the same command line and environment but for the port."""
-    launch = engine.launch_spec(_request(spec, device, port=0))
+    """Equal for two trials that may share a server: the same command line and environment but for the port.
+
+    The seed of an emulated launch's noise belongs to the server that runs, whichever trial it was started for.
+    """
+    options = {name: value for name, value in spec.engine.options.items() if name != "launch_seed"}
+    asked = replace(spec, engine=replace(spec.engine, options=options))
+    launch = engine.launch_spec(_request(asked, device, port=0))
     return (engine.name, launch.argv, tuple(sorted(launch.env.items())))
 
 
@@ -146,10 +163,11 @@ class Host:
         self._kept: _Kept | None = None
 
     def close(self) -> None:
-        """End the kept server, if there is one."""
+        """End the kept server, if there is one. Its log may go: each trial has its own share of it."""
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.stack.close()
+            kept.process.log_path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def serve(
@@ -171,8 +189,8 @@ class Host:
         if not engine.facts.launches:
             yield _attach(engine, spec, ready_by, before_start)
             return
-        key = None if spec.policy.fresh_server else launch_key(engine, spec, self.device)
-        kept = self._usable(spec, key)
+        key = launch_key(engine, spec, self.device) if may_share(engine, spec) else None
+        kept = self._usable(engine, spec, key, ready_by)
         load_s = None
         if kept is None:
             self.close()
@@ -200,12 +218,17 @@ class Host:
         else:
             self._kept = kept
 
-    def _usable(self, spec: TrialSpec, key: object) -> _Kept | None:
+    def _usable(self, engine: Engine, spec: TrialSpec, key: object, ready_by: float) -> _Kept | None:
+        """The kept server, its prompt cache emptied and in the state of one that has just been started."""
         kept = self._kept
         if kept is None or key is None or kept.key != key or not kept.process.alive():
             return None
-        with client_for(spec, kept.process.base_url) as client:
-            return kept if client.health() else None
+        try:
+            emptied = _emptied(engine, spec, kept.process.base_url)
+            return kept if emptied and _ready(engine, spec, kept.process.base_url, ready_by) else None
+        except server.ServerFailed as error:
+            _LOG.warning("the kept server does not answer any more (%s): a new one is started", error)
+            return None
 
     def _launch(
         self,
@@ -279,7 +302,16 @@ def _request(spec: TrialSpec, device: Device, port: int) -> LaunchRequest:
         host=HOST,
         port=port,
         n_parallel=spec.policy.concurrency,
+        shared=not spec.policy.fresh_server and spec.policy.concurrency == 1,
     )
+
+
+def _emptied(engine: Engine, spec: TrialSpec, base_url: str) -> bool:
+    """Empty the prompt cache where that needs more than the first request; False if the server refuses."""
+    if engine.facts.cold_by is None or not engine.facts.cold_by.startswith("/"):
+        return True
+    with client_for(spec, base_url) as client:
+        return client.post(engine.facts.cold_by)
 
 
 def _ready(engine: Engine, spec: TrialSpec, base_url: str, ready_by: float) -> bool:

@@ -13,9 +13,9 @@ from scipy import integrate, optimize, stats
 
 from dflash_sweep.analysis.noise import repeat_noise
 from dflash_sweep.frames import counted_turns, trial_frame
-from dflash_sweep.objective import direction, score
+from dflash_sweep.objective import direction, figure, score
 from dflash_sweep.pruning import LOOKS_ALPHA, OBJECTIVES, turn_cost
-from dflash_sweep.records import PruneRule, StoredTrial, TurnCost, TurnRecord
+from dflash_sweep.records import PruneRule, Role, StoredTrial, TurnCost, TurnRecord
 
 MARGIN_ALPHA = 0.025
 """How often the luck of two launches may exceed the margin."""
@@ -49,8 +49,8 @@ def _rule(device: str, trials: Sequence[StoredTrial], objective: str, min_turns:
     runs: dict[int, list[StoredTrial]] = {}
     values: dict[int, list[float]] = {}
     for trial in trials:
-        value = None if trial.result.failure else score(trial.result.turns, objective)
-        if value is not None and trial.candidate is not None and trial.speculative:
+        value = None if trial.result.failure else figure(trial.result, objective)
+        if value is not None and trial.candidate is not None and trial.role in (Role.SEARCH, Role.CONFIRM):
             runs.setdefault(trial.candidate, []).append(trial)
             values.setdefault(trial.candidate, []).append(value)
     if not runs:

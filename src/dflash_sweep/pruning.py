@@ -17,7 +17,7 @@ from dflash_sweep.records import Exchange, PruneRule, TurnCounters
 LOOKS_ALPHA = 0.05
 """Level of all looks of one trial together."""
 
-OBJECTIVES = ("decode_tps", "api_tps", "wall_tps", "ttft_ms")
+OBJECTIVES = ("decode_tps", "api_tps", "wall_tps", "ttft_ms", "tpot_ms")
 """Objectives that single turns tell something about."""
 
 
@@ -50,6 +50,8 @@ def turn_cost(exchange: Exchange, counters: TurnCounters, objective: str) -> tup
         cost = metrics.ratio((exchange.end_ns - exchange.send_ns) / 1e6, counters.output_tokens)
     elif objective == "ttft_ms":
         cost = metrics.ttft_ms(exchange)
+    elif objective == "tpot_ms":
+        cost = metrics.tpot_ms(exchange, counters.output_tokens)
     return None if cost is None or cost <= 0 else (cost, source)
 
 
@@ -97,7 +99,8 @@ class Pruner:
         found = turn_cost(exchange, counters, self.rule.objective)
         if best is None or found is None or best.prompt_sha256 != prompt_sha256 or best.source != found[1]:
             return None
-        tokens = 1.0 if self.rule.objective == "ttft_ms" else float(counters.output_tokens or 1)
+        each_turn_alike = self.rule.objective in ("ttft_ms", "tpot_ms")
+        tokens = 1.0 if each_turn_alike else float(counters.output_tokens or 1)
         self._costs.append((found[0], best.cost, tokens))
         return self._look()
 

@@ -97,12 +97,11 @@ class _Seat:
 
 def shared_launch(spec: TrialSpec, device: Device) -> object:
     """What two trials must have in common to use one server; None if this one wants a server of its own."""
-    if spec.policy.fresh_server:
-        return None
     try:
-        return hosting.launch_key(engines.get(spec.engine.name), spec, device)
-    except ConfigError:
-        return None  # the trial itself will say what is wrong
+        engine = engines.get(spec.engine.name)
+        return hosting.launch_key(engine, spec, device) if hosting.may_share(engine, spec) else None
+    except (ConfigError, OSError):
+        return None  # the trial itself will say what is wrong, or its machine has the files that this one has not
 
 
 def check_temp_dir(folder: str) -> str:
@@ -224,18 +223,23 @@ class RayPool:
         self._start_queued()
 
     def _start_queued(self) -> None:
-        for entry in tuple(self._queue):
-            spec, on = entry
-            free = [seat for seat in self._seats if seat.spec is None and on in (None, seat.device)]
-            if not free:
-                continue
-            self._queue.remove(entry)
-            keys = {seat.device: shared_launch(spec, seat.device) for seat in free}
-            warm = [seat for seat in free if keys[seat.device] is not None and keys[seat.device] == seat.launch_key]
-            seat = (warm or free)[0]
-            seat.spec, seat.launch_key = spec, keys[seat.device]
-            seat.deadline = time.monotonic() + spec.timeout_s + OVERDUE_S
-            seat.result = seat.actor.run.remote(spec)
+        """Give waiting trials to free workers: first each to one whose server it can go on with, then in their order
+        to a worker that has no server to keep, if there is one."""
+        for only_warm in (True, False):
+            for entry in tuple(self._queue):
+                spec, on = entry
+                free = [seat for seat in self._seats if seat.spec is None and on in (None, seat.device)]
+                keys = {seat.device: shared_launch(spec, seat.device) for seat in free}
+                warm = [seat for seat in free if keys[seat.device] is not None and keys[seat.device] == seat.launch_key]
+                if warm or (free and not only_warm):
+                    self._queue.remove(entry)
+                    seat = warm[0] if warm else min(free, key=lambda seat: seat.launch_key is not None)
+                    self._start(seat, spec, keys[seat.device])
+
+    def _start(self, seat: _Seat, spec: TrialSpec, launch_key: object) -> None:
+        seat.spec, seat.launch_key = spec, launch_key
+        seat.deadline = time.monotonic() + spec.timeout_s + OVERDUE_S
+        seat.result = seat.actor.run.remote(spec)
 
     def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
         until = None if timeout_s is None else time.monotonic() + timeout_s

@@ -204,16 +204,30 @@ def _is_busy(sample: Sample) -> bool:
     return sample.utilisation_percent is None or sample.utilisation_percent >= BUSY_PERCENT
 
 
-def _throttled(samples: Sequence[Sample]) -> bool | None:
-    """Whether the card slowed down; None where it tells neither reasons nor clocks. Idle clocks prove nothing."""
-    reasons = [sample.throttle_reasons for sample in samples if sample.throttle_reasons is not None]
-    if any(reason & HARD_THROTTLE for reason in reasons):
-        return True
+def slow_moments(samples: Sequence[Sample]) -> tuple[int, ...] | None:
+    """When (ns, client's clock) the card was slowed down; None where it tells neither reasons nor busy clocks.
+
+    A moment counts if the card names heat or a hardware limit, or if a busy clock is below CLOCK_DROP of the highest
+    busy one. Idle clocks prove nothing.
+    """
     busy = [sample for sample in samples if _is_busy(sample)]
-    clocks = [known for name in ("sm_clock_mhz", "memory_clock_mhz") if (known := _known(busy, name))]
-    if not clocks:
-        return False if reasons else None
-    return any(min(known) < CLOCK_DROP * max(known) for known in clocks)
+    highest = {name: max(known) for name in ("sm_clock_mhz", "memory_clock_mhz") if (known := _known(busy, name))}
+    if not highest and not _known(samples, "throttle_reasons"):
+        return None
+    named = {sample.time_ns for sample in samples if (sample.throttle_reasons or 0) & HARD_THROTTLE}
+    fallen = {
+        sample.time_ns
+        for sample in busy
+        for name, most in highest.items()
+        if (clock := getattr(sample, name)) is not None and clock < CLOCK_DROP * most
+    }
+    return tuple(sorted(named | fallen))
+
+
+def _throttled(samples: Sequence[Sample]) -> bool | None:
+    """Whether the card slowed down; None where it does not tell."""
+    moments = slow_moments(samples)
+    return None if moments is None else bool(moments)
 
 
 def summarise(samples: Sequence[Sample], start_ns: int | None = None, end_ns: int | None = None) -> TelemetrySummary:

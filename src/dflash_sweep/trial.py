@@ -7,6 +7,7 @@ its message and where to read on. Only KeyboardInterrupt (and other exits) pass 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -17,15 +18,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dflash_sweep import engines, environment, replay, sanity, server, telemetry
+from dflash_sweep import engines, environment, replay, sanity, server, telemetry, turn_marks
 from dflash_sweep.client import Client, RequestError
 from dflash_sweep.engines import Engine
 from dflash_sweep.errors import ConfigError, FailureKind, TrialFailed
 from dflash_sweep.evidence import TrialFiles, without_secrets
 from dflash_sweep.hosting import Host, Served, StopRequest, client_for
 from dflash_sweep.judge import judge
+from dflash_sweep.pruning import Pruner, Stop
 from dflash_sweep.records import (
     Device,
+    Exchange,
     Failure,
     Knobs,
     LaunchSpec,
@@ -33,9 +36,12 @@ from dflash_sweep.records import (
     TelemetrySummary,
     TrialResult,
     TrialSpec,
+    Turn,
     TurnRecord,
 )
 from dflash_sweep.watch import Watch
+
+_LOG = logging.getLogger(__name__)
 
 _FROM_LOG = frozenset({
     FailureKind.LAUNCH_FAILED, FailureKind.HEALTH_TIMEOUT, FailureKind.CRASHED, FailureKind.REQUEST_FAILED,
@@ -103,6 +109,8 @@ class _Trial:
         self._deadline = self._began + spec.timeout_s
         self._run = _Run(files=TrialFiles(Path(spec.evidence_dir)))
         self._engine: Engine | None = None
+        rule = next((rule for rule in spec.prune if rule.device == host.device.name), None)
+        self._pruner = Pruner(rule) if rule is not None and spec.policy.mode == "teacher_forced" else None
 
     def result(self) -> TrialResult:
         failure: Failure | None = None
@@ -189,13 +197,15 @@ class _Trial:
             props = {} if watch.cause else _ask(client, watch, "/props", {})
             slots = [] if watch.cause else _ask(client, watch, "/slots", [])
             watch.look_again()
-            run.exit_code, served.reusable = watch.exit_code, watch.cause is None
+            run.exit_code, served.reusable = watch.exit_code, watch.cause in (None, FailureKind.PRUNED)
         run.log = served.read_log()
         if served.launch is not None:
             run.files.write_log(run.log)
         run.files.write_telemetry(sampler.samples)
-        self._read_turns(engine, played, broken_off=watch.cause is not None)
+        self._read_turns(engine, played, sampler.samples, broken_off=watch.cause is not None)
         run.telemetry = _summary(sampler.samples, run.turns)
+        self._leave_if_warm(served)
+        self._look_at_speed(watch)
         if watch.cause is not None:
             raise TrialFailed(watch.cause, self._broken_off(watch))
         run.memory_mib = engine.memory_mib(run.log_text)
@@ -210,22 +220,67 @@ class _Trial:
             client,
             request_fields=lambda bucket: engine.request_fields(spec.engine, spec.knobs, bucket),
             log_size=served.log_size,
-            on_turn=lambda _turn, exchange: watch.go_on(exchange),
+            on_turn=lambda turn, exchange: watch.go_on(exchange, lambda: self._worse(engine, served, turn, exchange)),
             metrics_path=engine.facts.metrics_path,
         )
 
-    def _read_turns(self, engine: Engine, played: Sequence[replay.PlayedTurn], *, broken_off: bool) -> None:
+    def _worse(self, engine: Engine, served: Served, turn: Turn, exchange: Exchange) -> Stop | None:
+        """Whether the turns so far show that this trial is surely worse than the best candidate on such a device.
+
+        Read as the whole trial will be, but from the turn's own piece of the log; what cannot be read yet says nothing.
+        """
+        spec, pruner = self._spec, self._pruner
+        if pruner is None or spec.policy.concurrency != 1:
+            return None
+        try:
+            (counters,) = engine.parse_trial([replace(exchange, log_start=0)], served.read_log(exchange.log_start))
+        except Exception:  # the end of the trial will say what is wrong with the log  # noqa: BLE001
+            return None
+        if sanity.invalid_reason(exchange, counters, spec.policy) is not None:
+            return None
+        fields = engine.request_fields(spec.engine, spec.knobs, turn.bucket)
+        payload = replay.build_payload(turn, spec.policy, fields, spec.trace.header.template_kwargs)
+        return pruner.take(turn.conversation, turn.index, replay.prompt_sha256(payload), exchange, counters)
+
+    def _read_turns(
+        self,
+        engine: Engine,
+        played: Sequence[replay.PlayedTurn],
+        samples: Sequence[telemetry.Sample],
+        *,
+        broken_off: bool,
+    ) -> None:
         """Turns with what the adapter reads of them. A parser that fails is our own defect, unless the log was cut."""
         try:
-            self._run.turns = turn_records(engine, self._spec, played, self._run.log)
+            turns = turn_records(engine, self._spec, played, self._run.log)
+            self._run.turns = _with_throttling(turns, telemetry.slow_moments(samples) or ())
         except TrialFailed:
             if not broken_off:
                 raise
         self._run.files.write_turns(self._run.turns)
 
+    def _leave_if_warm(self, served: Served) -> None:
+        """A server that still had prompts of an earlier trial is not used again; the turns say so by a mark."""
+        found = any(turn_marks.CACHE_NOT_COLD in turn.counters.flags for turn in self._run.turns)
+        if found and served.launch is not None and served.load_s is None:
+            _LOG.warning("%s: the shared server was not cold; it is ended", self._spec.uid)
+            self._host.close()
+
+    def _look_at_speed(self, watch: Watch) -> None:
+        """Raises TrialFailed (throttled) where a device that slowed down is to be tried again: also instead of an early
+        stop, which it may have caused."""
+        summary = self._run.telemetry
+        if self._spec.retry_throttled and summary.throttled and watch.cause in (None, FailureKind.PRUNED):
+            clocks = (summary.min_sm_clock_mhz, summary.max_sm_clock_mhz)
+            words = "" if None in clocks else f" (SM clock {clocks[0]:g} to {clocks[1]:g} MHz)"
+            hot = "" if summary.max_temperature_c is None else f", up to {summary.max_temperature_c:g} °C"
+            raise TrialFailed(FailureKind.THROTTLED, f"the device slowed down during the run{words}{hot}")
+
     def _broken_off(self, watch: Watch) -> str:
         done = sum(1 for turn in self._run.turns if turn.exchange.error_type is None and not turn.warmup)
         after = f"after {done} of {len(self._spec.trace.turns)} turns"
+        if watch.cause is FailureKind.PRUNED:
+            return f"stopped early {after}: {watch.stop}"
         if watch.cause is FailureKind.CRASHED:
             return f"the server ended {after} (exit code {watch.exit_code})"
         if watch.cause is FailureKind.TRIAL_TIMEOUT:
@@ -278,20 +333,31 @@ def turn_records(
     if len(counters) != len(played):
         message = f"{engine.name}: {len(played)} turns were played, {len(counters)} were read"
         raise TrialFailed(FailureKind.PARSE_FAILED, message)
+    marks = replay.marks_of(played, counters, spec.policy)
     return tuple(
         TurnRecord(
             conversation=entry.turn.conversation,
             index=entry.turn.index,
             bucket=entry.turn.bucket,
             order=entry.order,
-            counters=replace(figures, flags=(*figures.flags, *entry.flags)),
+            counters=replace(figures, flags=(*figures.flags, *own)),
             exchange=entry.exchange,
             prompt_sha256=entry.prompt_sha256,
             text_sha256=replay.text_sha256(entry.exchange),
             warmup=entry.warmup,
             invalid_reason=sanity.invalid_reason(entry.exchange, figures, spec.policy),
         )
-        for entry, figures in zip(played, counters, strict=True)
+        for entry, figures, own in zip(played, counters, marks, strict=True)
+    )
+
+
+def _with_throttling(turns: Sequence[TurnRecord], moments: Sequence[int]) -> tuple[TurnRecord, ...]:
+    """The turns, those marked during which the device was seen to be slowed down."""
+    return tuple(
+        replace(turn, counters=replace(turn.counters, flags=(*turn.counters.flags, turn_marks.THROTTLED)))
+        if any(turn.exchange.send_ns <= moment <= (turn.exchange.end_ns or moment) for moment in moments)
+        else turn
+        for turn in turns
     )
 
 

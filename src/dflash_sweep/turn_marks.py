@@ -15,6 +15,8 @@ CACHE_NOT_COLD = "cache_not_cold"
 CACHE_NOT_USED = "cache_not_used"
 TTFT_FROM_TOOL_CALL = "ttft_from_tool_call"
 PROMPT_SHRUNK = "prompt_tokens_fell"
+THROTTLED = "throttled"
+"""The device was seen to be slowed down (heat, a hardware limit, a fallen clock) while the turn ran."""
 
 COLD_TOLERANCE_TOKENS = 64
 """What unrelated prompts may share: the chat template's own beginning (its longest public forms print a date and a

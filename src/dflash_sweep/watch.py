@@ -1,16 +1,18 @@
 """Watches a running replay and breaks it off when it cannot end well.
 
-Imports `client`, `hosting`, `errors`, `records`.
+Imports `client`, `hosting`, `pruning`, `errors`, `records`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from dflash_sweep.client import Client
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.hosting import Served, StopRequest
+from dflash_sweep.pruning import Stop
 from dflash_sweep.records import Exchange
 
 INTERVAL_S = 0.1
@@ -25,7 +27,8 @@ class Watch:
     """While the block runs, a thread of its own looks at server, clock and stop request; `cause` says what it saw.
 
     crashed: the server ended (`exit_code`); trial_timeout: `deadline` (time.monotonic) has passed; worker_lost: we were
-    asked to stop. None: the block may end as it likes.
+    asked to stop; pruned: a turn showed that the trial is surely worse than the best so far (`stop` says how much).
+    None: the block may end as it likes.
     """
 
     def __init__(self, served: Served, client: Client, deadline: float, should_stop: StopRequest) -> None:
@@ -34,13 +37,16 @@ class Watch:
         self._thread = threading.Thread(target=self._loop, name="trial-watch", daemon=True)
         self.cause: FailureKind | None = None
         self.exit_code: int | None = None
+        self.stop: Stop | None = None
 
-    def go_on(self, exchange: Exchange) -> bool:
-        """Whether the next turn may be sent."""
+    def go_on(self, exchange: Exchange, judge: Callable[[], Stop | None] = lambda: None) -> bool:
+        """Whether the next turn may be sent. `judge` is asked only where nothing else ends the trial."""
         if exchange.error_type in BROKEN_CONNECTION:
             self._served.wait_exit(DYING_S)
         if self.cause is None:
             self.cause = self._look()
+        if self.cause is None and (stop := judge()) is not None:
+            self.stop, self.cause = stop, FailureKind.PRUNED
         return self.cause is None
 
     def _look(self) -> FailureKind | None:
@@ -53,7 +59,8 @@ class Watch:
 
     def _loop(self) -> None:
         while not self._done.wait(INTERVAL_S) and self.cause is None:
-            self.cause = self._look()
+            if (seen := self._look()) is not None:
+                self.cause = self.cause or seen
         if self.cause is not None:
             self._client.cancel()
 

@@ -54,7 +54,11 @@ def command(port: int, behaviour: str = "ok", knobs: Knobs | None = None) -> tup
 class FakeEngine:
     name = "fake"
     facts = EngineFacts(
-        measurement=Measurement.EMULATED, first_token_from_prefill=True, accelerator="cpu", needs_draft_model=False
+        measurement=Measurement.EMULATED,
+        first_token_from_prefill=True,
+        accelerator="cpu",
+        needs_draft_model=False,
+        cold_by="first_request",
     )
     knobs: tuple[KnobDef, ...] = ()
     options: tuple[KnobDef, ...] = ()

@@ -131,6 +131,13 @@ class Client:
         except ValueError:
             raise RequestError(f"GET {path}: the answer is no JSON: {text[:80]!r}", 200) from None
 
+    def post(self, path: str, timeout_s: float = GET_TIMEOUT_S) -> bool:
+        """A POST without a body, for a server's small commands; False for anything but HTTP 200. Never raises."""
+        try:
+            return self._http.post(path, timeout=timeout_s).status_code == 200
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return False
+
     def _get(self, path: str, timeout_s: float) -> httpx.Response:
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S))
         for attempt in (1, 2):

@@ -84,6 +84,7 @@ class BeellamaEngine:
         stages=("step_ms", "draft_ms", "topk_ms", "verify_ms", "accept_ms", "other_ms"),
         needs_draft_model=True,
         metrics_path="/metrics",
+        cold_by="first_request",
         note=(
             "Full stage times only before v0.4.0 with options.stage_profile; later builds print only the draft's. "
             "The depth controller is on by default in the server and pinned off here. Every speculation knob needs a "

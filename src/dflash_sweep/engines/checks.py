@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dflash_sweep.engines.base import KnobDef
 from dflash_sweep.engines.rendering import check_value
 from dflash_sweep.errors import ConfigError
-from dflash_sweep.records import EngineBuild, Knobs, KnobValue
+from dflash_sweep.records import EngineBuild, EngineSettings, Knobs, KnobValue
 
 
 def build_name(build: EngineBuild) -> str:
@@ -21,6 +21,13 @@ def build_name(build: EngineBuild) -> str:
 def has_flag(build: EngineBuild, flag: str | None) -> bool:
     """True if the binary has the switch, or if nothing is known about its switches. `--flag.key` counts as --flag."""
     return not build.flags or flag is None or flag.split(".", 1)[0] in build.flags or flag in build.flags
+
+
+def slot_only(settings: EngineSettings, build: EngineBuild, shared: bool) -> list[str]:
+    """Words by which llama-server keeps no prompts in the host's memory (its default: 8192 MiB), so that a server that
+    serves several trials has nothing of the earlier ones but what its slot holds. The user's own word wins."""
+    own = {"-cram", "--cache-ram"} & {word.partition("=")[0] for word in settings.extra_args}
+    return ["--cache-ram", "0"] if shared and not own and has_flag(build, "--cache-ram") else []
 
 
 def knob_problems(

@@ -13,7 +13,7 @@ from typing import Any
 
 from dflash_sweep.engines import ddtree_log, probing
 from dflash_sweep.engines.base import EngineFacts, KnobDef, LaunchRequest
-from dflash_sweep.engines.checks import added_environment, build_name, has_flag, knob_problems
+from dflash_sweep.engines.checks import added_environment, build_name, has_flag, knob_problems, slot_only
 from dflash_sweep.engines.models import gguf_files
 from dflash_sweep.engines.rendering import render
 from dflash_sweep.errors import ConfigError, EngineMissing, FailureKind
@@ -149,6 +149,7 @@ class DDTreeEngine:
         lossless=False,
         needs_draft_model=True,
         accelerator="gpu",
+        cold_by="first_request",
         note="exact and paper verifiers are bit-equal to plain decoding, trusted and fast_batched are not always; "
         "plain decoding counts its first token to prefill, ddtree mode counts it to its first step",
     )
@@ -241,6 +242,7 @@ class DDTreeEngine:
         argv = [request.build.binary, *self._model_words(settings, request.speculative)]
         argv += ["--host", request.host, "--port", str(request.port), "--parallel", "1", "--ctx-size"]
         argv += [str(settings.n_ctx), "-fit", "off", "--log-colors", "off", "--metrics", "--slots"]
+        argv += slot_only(settings, request.build, request.shared)
         words, env = self._rendered(request.knobs, request.speculative)
         argv += [*words, *settings.extra_args]
         return LaunchSpec(argv=tuple(argv), env={**env, **added_environment(self.name, settings.env, EXTRA_VARIABLES)})

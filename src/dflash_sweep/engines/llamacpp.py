@@ -16,7 +16,7 @@ from typing import Any
 from dflash_sweep import gguf_meta, models, precision
 from dflash_sweep.engines import llamacpp_log, probing
 from dflash_sweep.engines.base import EngineFacts, KnobDef, LaunchRequest
-from dflash_sweep.engines.checks import added_environment, has_flag, knob_problems, option_values
+from dflash_sweep.engines.checks import added_environment, has_flag, knob_problems, option_values, slot_only
 from dflash_sweep.engines.llamacpp_knobs import (
     KNOBS,
     SPEC_NAMES,
@@ -65,6 +65,7 @@ class LlamacppEngine:
         stages=("step_ms", "draft_ms", "accept_ms", "verify_ms"),
         lossless=True,
         accelerator="cpu",
+        cold_by="first_request",
         note="verify_ms is what is left of the decode time after drafting; greedy text is the same with and without "
         "speculation within one build and one model file only",
     )
@@ -146,6 +147,7 @@ class LlamacppEngine:
             raise ConfigError(problems[0])
         argv = [*command, "-m", str(_target_file(settings, knobs)), "--host", request.host, "--port", str(request.port)]
         argv += ["-c", str(settings.n_ctx), "-np", str(request.n_parallel), "--metrics", "--slots"]
+        argv += slot_only(settings, build, request.shared)
         argv += ["-lv", str(options["log_verbosity"])]
         for words in (("--no-webui",), ("--log-colors", "off"), ("--offline",)):
             if has_flag(build, words[0]):

@@ -75,6 +75,7 @@ class SglangEngine:
         first_token_from_prefill=True,
         needs_draft_model=True,
         metrics_path="/metrics",
+        cold_by="/flush_cache",
         note=(
             "No stage times and no decode clock: decode time is the client's, from the first to the last token. "
             "Its own spec_accept_length counts the prefill token; acceptance is computed again from counts. "
