@@ -53,9 +53,7 @@ def play(phase: Phase, workers: int, rng: random.Random) -> list[Job]:
 def search(folder: Path, n_trials: int = 12, stored: tuple[StoredTrial, ...] = (), owner: str = "me") -> SearchPhase:
     folder.mkdir(exist_ok=True)
     choice = SamplerChoice(name="tpe", n_startup_trials=3)
-    study = Study(
-        f"sqlite:///{folder / 's.db'}", "s", SPACE, direction="maximize", sampler=choice, seed=7, owner=owner
-    )
+    study = Study(f"sqlite:///{folder / 's.db'}", "s", SPACE, direction="maximize", sampler=choice, seed=7, owner=owner)
 
     def same(point: Knobs) -> Knobs:
         return point
@@ -80,9 +78,7 @@ def sequence(jobs: list[Job]) -> list[tuple[Role, int | None, Knobs]]:
 
 
 def test_several_workers_get_the_same_candidates_whichever_run_ends_first(tmp_path: Path) -> None:
-    plays = [
-        sequence(play(Rounds(search(tmp_path / str(seed)), 3), 3, random.Random(seed))) for seed in (1, 2, 3)
-    ]
+    plays = [sequence(play(Rounds(search(tmp_path / str(seed)), 3), 3, random.Random(seed))) for seed in (1, 2, 3)]
     assert plays[0] == plays[1] == plays[2]
     assert [role for role, _, _ in plays[0]].count(Role.SEARCH) == 12
 
