@@ -51,6 +51,7 @@ class ReplayConfig:
     min_decode_tokens: int = 8  # turns with fewer decoded tokens have no rate
     turn_timeout_s: float = 600.0  # longest time for one answer, s
     request_fields: dict[str, Any] = field(default_factory=dict)  # further fields of every request, e.g. top_p
+    fresh_server: bool = False  # every trial starts a server of its own; false = equal launches may share one
 
 
 @dataclass
@@ -98,6 +99,9 @@ class ProtocolConfig:
     default_repeats: int = 2  # runs of the engine's default speculative setting before the search, at least; 0 = none
     max_repeats: int = 6  # most of these runs: either is repeated until its mean is known to `half_width`
     half_width: float | None = 0.1  # half of a mean's 95 % interval, relative, that ends repeating; null = never more
+    pruning: bool = True  # end a search trial early once it is surely slower than the best candidate on the same turns
+    prune_min_turns: int = 6  # paired turns (first ones of conversations left out) before a trial may be ended early
+    on_throttle: str = "flag"  # flag | retry: what becomes of a trial during which the device slowed down
     gate: bool = True  # stop before the search if the measured stages show that no setting can win
     held_out: Any = None  # what confirm replays: null = the search's turns, a share of them, or another trace
     canary_every: int = 10  # search trials between two re-measurements of plain decoding; 0 = never
@@ -173,6 +177,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "replay.mode": ("teacher_forced", "free_running"),
     "replay.pauses": ("drop", "compress", "keep"),
     "sampler.name": ("tpe", "random", "grid", "cmaes", "gp", "nsga2", "hillclimb"),
+    "protocol.on_throttle": ("flag", "retry"),
     "cluster.kind": ("ray", "inline"),
     "cluster.scheduling": ("async", "deterministic"),
     "report.lang": ("en", "zh"),
@@ -191,6 +196,7 @@ MINIMA: dict[str, float] = {
     "cluster.workers": 1,
     "protocol.baseline_repeats": 1,
     "protocol.max_repeats": 0,
+    "protocol.prune_min_turns": 1,
     "protocol.default_repeats": 0,
     "protocol.confirm_top": 1,
     "protocol.confirm_blocks": 0,

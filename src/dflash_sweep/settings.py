@@ -239,6 +239,7 @@ def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: in
             min_decode_tokens=replay.min_decode_tokens,
             turn_timeout_s=replay.turn_timeout_s,
             request_fields=dict(replay.request_fields),
+            fresh_server=replay.fresh_server,
         ),
         trace_path=_trace(config.trace.path, launch_dir),
         storage_url=absolute_url(config.storage.url, launch_dir),
