@@ -17,7 +17,7 @@ HOMES = {
     "ray": {"ray_pool"},
     "optuna": {"study"},
     "optuna_dashboard": {"study", "dashboard"},
-    "sqlalchemy": {"store", "tables", "migrations"},
+    "sqlalchemy": {"store", "tables", "migrations", "lease"},
     "hydra": {"app", "space"},
     "omegaconf": {"app", "schema", "settings", "run", "comparison"},
     "httpx": {"client", "recorder", "agent"},

@@ -24,6 +24,7 @@ from dflash_sweep.jobs import (
     repeats,
     unfinished,
 )
+from dflash_sweep.lease import Lease, LeaseLost
 from dflash_sweep.objective import direction
 from dflash_sweep.records import Knobs, Role, StoredTrial, StudyInfo
 from dflash_sweep.rounds import Rounds
@@ -53,8 +54,12 @@ class Driver:
         """Run every phase that is still due. Raises StudyFailed or KeyboardInterrupt; all rows are kept.
 
         What is stored under this name is looked at first: a conflict with the configuration is a StorageError, and
-        nothing has been started or written.
+        nothing has been started or written. So is a second driver of one study: it is a StorageError, too.
         """
+        with Lease(self._store, self._name, self._owner):
+            return self._course()
+
+    def _course(self) -> StudyInfo:
         stored = self._store.study(self._name)
         if stored is not None:
             self._check_stored(stored)
@@ -62,6 +67,8 @@ class Driver:
         self._open(stored)
         try:
             self._phases(study)
+        except LeaseLost:  # the study is somebody else's now: nothing of it may be written any more
+            raise
         except KeyboardInterrupt:
             self._close("interrupted", "interrupted by the user")
             raise
@@ -144,7 +151,7 @@ class Driver:
             canary_every=self._protocol.canary_every,
             retries=self._protocol.retries,
             stored=self._runner.trials,
-            is_gone=lambda name: name in ("", self._owner) or owner.is_gone(name),
+            is_gone=lambda _: True,  # the lease says so: what is still running belongs to nobody
             expired=self._expired,
             problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
         )
@@ -228,8 +235,7 @@ class Driver:
                 )
 
     def _open(self, stored: StudyInfo | None) -> None:
-        gone = [name for name in self._store.running_owners(self._name) if owner.is_gone(name)]
-        lost = self._store.forget_running(self._name, gone)
+        lost = self._store.forget_running(self._name)
         if lost:
             self._context.watcher.note(f"{len(lost)} run(s) of a stopped driver had not finished and are run again.")
         self._runner = Runner(self._context, self._owner, self._store.trials(self._name))
@@ -258,5 +264,5 @@ class Driver:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._info = replace(self._described(), status=status, stop_reason=stop_reason, finished_utc=now)
         self._store.save_study(self._info)
-        self._store.forget_running(self._name, [self._owner])
+        self._store.forget_running(self._name)
         return self._info

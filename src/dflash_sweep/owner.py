@@ -16,7 +16,17 @@ _START_TOLERANCE_S = 1.0
 
 def current() -> str:
     """The name of this process."""
-    return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
+    return name_of(os.getpid())
+
+
+def name_of(pid: int) -> str:
+    """The name of a process of this host. Raises psutil.NoSuchProcess if there is none."""
+    return f"{socket.gethostname()}:{pid}:{psutil.Process(pid).create_time():.2f}"
+
+
+def is_alive(owner: str) -> bool:
+    """True if the named driver runs on this host now."""
+    return owner.split(":")[0] == socket.gethostname() and not is_gone(owner)
 
 
 def is_gone(owner: str) -> bool:

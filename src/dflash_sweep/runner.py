@@ -57,6 +57,7 @@ class Runner:
         running: dict[str, Job] = {}
         again: deque[Job] = deque()
         while True:
+            store.check()
             while pool.idle() and (job := again.popleft() if again else phase.next()):
                 spec = self._spec(job)
                 store.begin(spec, self._owner, comparability_key(spec, pool.devices[0].name))

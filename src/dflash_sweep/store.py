@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from alembic import command
@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 
 from dflash_sweep.errors import StorageError
 from dflash_sweep.records import StoredTrial, StudyInfo, TrialResult, TrialSpec
-from dflash_sweep.tables import StageRow, StudyRow, TrialRow, TurnRow
+from dflash_sweep.tables import LeaseRow, StageRow, StudyRow, TrialRow, TurnRow
 
 _LOG = logging.getLogger(__name__)
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -34,6 +34,8 @@ VERSION_TABLE = "dfs_schema_version"
 _Record = TypeVar("_Record")
 _LOCK_TIMEOUT_S = 60.0
 """How long a write waits for another process's lock on an SQLite file before it gives up."""
+
+_UPGRADE_LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(46451)"}
 
 
 def _plain(value: Any) -> Any:
@@ -87,11 +89,22 @@ def _spec_json(spec: TrialSpec) -> dict[str, Any]:
     return data
 
 
+class Fence(Protocol):
+    """Says whether this process may still write a study's rows; both raise if not."""
+
+    def check(self) -> None:
+        """By what is known already; asks nobody."""
+
+    def look(self, session: Session) -> None:
+        """By the database, in the transaction that is about to write."""
+
+
 class Store:
     """One open database. Use as a context manager; `create=False` refuses to make a new one."""
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         self.url = url
+        self.fence: Fence | None = None
         path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
         if path is not None and not create and not path.is_file():
             raise StorageError(f"storage.url={url}: there is no database yet; run a study first")
@@ -123,8 +136,8 @@ class Store:
                 if MigrationContext.configure(connection, opts=options).get_current_revision() == schema_head():
                     return  # nothing to write: a database may be read where it cannot be written
             with self.engine.begin() as connection:
-                if connection.dialect.name == "sqlite":  # drivers that start together make the tables one after another
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                if (lock := _UPGRADE_LOCKS.get(connection.dialect.name)) is not None:
+                    connection.exec_driver_sql(lock)  # drivers that start together make the tables one after another
                 command.upgrade(_alembic(connection), "head")
         except CommandError as error:
             raise StorageError(
@@ -135,7 +148,7 @@ class Store:
             raise StorageError(f"storage.url={self.url}: not a usable database: {error.orig}") from error
 
     @contextmanager
-    def _session(self) -> Iterator[Session]:
+    def session(self) -> Iterator[Session]:
         """One transaction. Raises StorageError where the database cannot be read or written."""
         try:
             with Session(self.engine) as session, session.begin():
@@ -143,33 +156,49 @@ class Store:
         except OperationalError as error:
             raise StorageError(f"storage.url={self.url}: cannot be read or written: {error.orig}") from error
 
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        """One transaction that writes rows of a study, if whoever holds the study allows it."""
+        with self.session() as session:
+            if self.engine.dialect.name == "sqlite":  # nobody else writes between the fence's look and our rows
+                session.connection().exec_driver_sql("BEGIN IMMEDIATE")
+            if self.fence is not None:
+                self.fence.look(session)
+            yield session
+
+    def check(self) -> None:
+        """Raises LeaseLost if another driver has taken over what this one was writing."""
+        if self.fence is not None:
+            self.fence.check()
+
     # ------------------------------------------------------------ studies
 
     def save_study(self, info: StudyInfo) -> None:
         """Insert or replace a study's own row."""
-        with self._session() as session:
+        with self._writing() as session:
             session.merge(StudyRow(name=info.name, status=info.status, info=_plain(info)))
 
     def study(self, name: str) -> StudyInfo | None:
         """The stored study; None if there is none of this name."""
-        with self._session() as session:
+        with self.session() as session:
             row = session.get(StudyRow, name)
             return None if row is None else _record(row.info, StudyInfo)
 
     def study_names(self) -> tuple[str, ...]:
-        with self._session() as session:
+        with self.session() as session:
             return tuple(session.scalars(select(StudyRow.name).order_by(StudyRow.name)))
 
     def delete_study(self, name: str) -> None:
         """Remove a study and all its rows."""
-        with self._session() as session:
+        with self.session() as session:
             session.execute(delete(StudyRow).where(StudyRow.name == name))
+            session.execute(delete(LeaseRow).where(LeaseRow.study == name))
 
     # ------------------------------------------------------------ trials
 
     def begin(self, spec: TrialSpec, owner: str, comparability: str, label: str | None = None) -> None:
         """Write a trial as running, before anything is launched. Raises StorageError if the uid is not new."""
-        with self._session() as session:
+        with self._writing() as session:
             if session.get(TrialRow, spec.uid) is not None:
                 raise StorageError(
                     f"storage.url={self.url}: another driver has begun {spec.uid}; "
@@ -202,7 +231,7 @@ class Store:
 
         `comparability`: its key, now that its device is known; None = as it was begun.
         """
-        with self._session() as session:
+        with self._writing() as session:
             row = session.get(TrialRow, result.uid)
             if row is None:
                 raise StorageError(f"trial {result.uid} was finished but never begun")
@@ -216,7 +245,7 @@ class Store:
 
     def add_imported(self, trials: Iterable[StoredTrial]) -> None:
         """Insert complete rows that were not measured here, keeping their numbers."""
-        with self._session() as session:
+        with self.session() as session:
             for trial in trials:
                 row = TrialRow(
                     **{name: getattr(trial, name) for name in _SHARED_COLUMNS},
@@ -230,23 +259,25 @@ class Store:
                 _complete(row, trial.result)
                 session.add_all(_turn_rows(session, trial.result))
 
-    def forget_running(self, study: str, owners: Sequence[str]) -> tuple[str, ...]:
-        """Drop rows of trials that never finished and whose driver is gone; returns their uids."""
-        with self._session() as session:
-            where = (TrialRow.study == study, TrialRow.state == "running", TrialRow.owner.in_(owners))
+    def forget_running(self, study: str, owners: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Drop rows of trials that never finished, of these drivers (None = of all); returns their uids."""
+        with self._writing() as session:
+            where = [TrialRow.study == study, TrialRow.state == "running"]
+            if owners is not None:
+                where.append(TrialRow.owner.in_(owners))
             uids = tuple(session.scalars(select(TrialRow.uid).where(*where)))
             session.execute(delete(TrialRow).where(TrialRow.uid.in_(uids)))
             return uids
 
     def running_owners(self, study: str) -> tuple[str, ...]:
         """Drivers that have unfinished trials of this study."""
-        with self._session() as session:
+        with self.session() as session:
             query = select(TrialRow.owner).where(TrialRow.study == study, TrialRow.state == "running").distinct()
             return tuple(session.scalars(query))
 
     def trials(self, study: str) -> tuple[StoredTrial, ...]:
         """All finished trials of a study with their turns, in the order they were finished."""
-        with self._session() as session:
+        with self.session() as session:
             query = select(TrialRow).where(TrialRow.study == study, TrialRow.state == "finished")
             rows = list(session.scalars(query.order_by(TrialRow.number)))
             turns = _load_turns(session, TurnRow.trial_uid.in_(select(TrialRow.uid).where(TrialRow.study == study)))
@@ -254,7 +285,7 @@ class Store:
 
     def trial(self, uid: str) -> StoredTrial:
         """One finished trial. Raises StorageError if there is none of this name."""
-        with self._session() as session:
+        with self.session() as session:
             row = session.get(TrialRow, uid)
             if row is None or row.state != "finished":
                 raise StorageError(f"storage.url={self.url}: there is no finished trial {uid!r}")
@@ -262,12 +293,12 @@ class Store:
 
     def spec_json(self, uid: str) -> dict[str, Any] | None:
         """A trial's spec as it was stored before the launch (its trace as header only); None if there is none."""
-        with self._session() as session:
+        with self.session() as session:
             row = session.get(TrialRow, uid)
             return None if row is None else dict(row.spec)
 
     def set_label(self, uid: str, label: str) -> None:
-        with self._session() as session:
+        with self.session() as session:
             session.execute(update(TrialRow).where(TrialRow.uid == uid).values(label=label))
 
     @staticmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, Text
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -89,3 +89,21 @@ class StageRow(Base):
     name: Mapped[str] = mapped_column(String(32))
     total_ms: Mapped[float]
     source: Mapped[str] = mapped_column(String(16))
+
+
+class LeaseRow(Base):
+    """The driver that runs a study now; no row = nobody. Times are seconds since 1970 by the database's clock.
+
+    `boot_id` tells this start of the host (and of a container) from every other; `beats` counts heartbeats, so that a
+    living driver shows itself whatever the clocks say.
+    """
+
+    __tablename__ = "dfs_lease"
+    study: Mapped[str] = mapped_column(String(200), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(200))
+    host: Mapped[str] = mapped_column(String(200))
+    boot_id: Mapped[str] = mapped_column(String(80))
+    beats: Mapped[int] = mapped_column(BigInteger)
+    since_s: Mapped[float] = mapped_column(Double)
+    heartbeat_s: Mapped[float] = mapped_column(Double)
+    expires_s: Mapped[float] = mapped_column(Double)
