@@ -109,7 +109,7 @@ class Driver:
         if verdict is None:
             return False
         self._context.watcher.note(verdict.statement)
-        self._info = replace(self._described(), stop_reason=verdict.statement)
+        self._info = replace(self._described(), stop_reason=str(verdict.statement))
         self._store.save_study(self._info)
         return True
 

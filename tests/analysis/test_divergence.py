@@ -37,7 +37,7 @@ def test_by_characters_with_the_tokens_place_estimated() -> None:
     assert found is not None
     assert (found.unit, found.position, found.place, found.about_token) == ("character", 12, "content", 6)
     assert (found.expected, found.found) == ("return left + right;", "return left - right;")
-    assert place_in_words(found) == "character 12 of the content (about token 6)"
+    assert place_in_words(found) == "character 12 of content (about token 6)"
 
 
 def test_context_is_cut_and_marked() -> None:

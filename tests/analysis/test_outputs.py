@@ -54,7 +54,7 @@ def test_the_first_divergent_token_is_named_with_the_text_around_it() -> None:
     )
     (verdict,) = correctness(gather(table(ROWS), counted, study()))
     # 7 characters in 6 tokens; character 5 is in token 5 · 6 / 7 = 4
-    place = "First in trial 3, turn c/0, at character 5 of the content (about token 4): "
+    place = "First in trial 3, turn c/0, at character 5 of content (about token 4): "
     assert verdict.statement.endswith(place + 'plain "one two", this run "one too".')
     (first,) = verdict.details["first_divergence"]
     assert (first["unit"], first["position"], first["about_token"], first["run"]) == ("character", 5, 4, "trial 3")

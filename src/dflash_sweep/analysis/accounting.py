@@ -11,6 +11,7 @@ from dflash_sweep import metrics
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, between, from_interval, unknown
 from dflash_sweep.analysis.intervals import mean_interval, paired_speedup, ratio_interval
 from dflash_sweep.analysis.rows import numbers, row_name, usable
+from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.analysis.stages import focus
 from dflash_sweep.records import Verdict
 
@@ -35,37 +36,42 @@ def accounting(evidence: Evidence) -> list[Verdict]:
     gaps = unaccounted(rows).dropna() if len(rows) else pd.Series(dtype=float)
     client = _client_gap(evidence.turns)
     if len(gaps) < 2:
-        return [
-            unknown("accounting", "step time", f"Fewer than two runs have stage times to add up.{client}", len(gaps))
-        ]
+        why = together(say("Fewer than two runs have stage times to add up."), client)
+        return [unknown("accounting", "step time", why, len(gaps))]
     bad = rows.loc[gaps[gaps.abs() > TOLERANCE].index]
     good = gaps[gaps.abs() <= TOLERANCE]
     typical = mean_interval((good if len(good) else gaps).tolist())
     if bad.empty:
-        left = between(typical.scaled(100), 2, "%")
-        text = f"The stages add up to the step: {left} of it is left over in {len(gaps)} runs."
+        words = "The stages add up to the step: {left} of it is left over in {runs} runs."
+        text = say(words, left=between(typical.scaled(100), 2, "%"), runs=len(gaps))
     else:
-        names = ", ".join(row_name(row) for _, row in bad.iterrows())
-        text = (
-            f"In {len(bad)} of {len(gaps)} runs more than {100 * TOLERANCE:.0f} % of the step is in no printed stage "
-            f"(up to {100 * float(gaps.abs().max()):.0f} %): {names}. In the other {len(good)} the stages add up "
-            f"({between(typical.scaled(100), 2, '%')} left over)."
+        text = say(
+            "In {bad} of {runs} runs more than {limit:.0f} % of the step is in no printed stage (up to {most:.0f} %): "
+            "{names}.",
+            bad=len(bad),
+            runs=len(gaps),
+            limit=100 * TOLERANCE,
+            most=100 * float(gaps.abs().max()),
+            names=listed(row_name(row) for _, row in bad.iterrows()),
         )
+    if len(bad) and len(good):
+        words = "In the other {good} the stages add up ({left} left over)."
+        text = together(text, say(words, good=len(good), left=between(typical.scaled(100), 2, "%")))
     return [
         from_interval(
             "accounting",
             "step time",
             HOLDS if bad.empty else FAILS,
-            text + client,
+            together(text, client),
             typical,
             "share of step",
             details={"flagged": [row_name(row) for _, row in bad.iterrows()], "largest": float(gaps.abs().max())},
-            how_to_check="step_ms minus the sum of the stage columns, over step_ms",
+            how_to_check=say("step_ms minus the sum of the stage columns, over step_ms"),
         )
     ]
 
 
-def _client_gap(turns: pd.DataFrame) -> str:
+def _client_gap(turns: pd.DataFrame) -> str | Sentence:
     """The client's time per token against the server's, in words; "" where one is missing."""
     if turns.empty:
         return ""
@@ -75,7 +81,7 @@ def _client_gap(turns: pd.DataFrame) -> str:
     if len(table) < 2:
         return ""
     ratio = paired_speedup(table["client"].tolist(), table["server"].tolist())
-    return f" The client's time per token is {between(ratio, 3)} times the server's."
+    return say("The client's time per token is {ratio} times the server's.", ratio=between(ratio, 3))
 
 
 def prefill_share(evidence: Evidence) -> list[Verdict]:
@@ -85,13 +91,19 @@ def prefill_share(evidence: Evidence) -> list[Verdict]:
     table = pd.DataFrame({"prompt": numbers(rows, "prompt_ms"), "decode": numbers(rows, "decode_ms")}).dropna()
     table = table[(table["prompt"] >= 0) & (table["decode"] > 0)]
     if len(table) < 2:
-        return [unknown("prefill_share", "turns", "Fewer than two runs have both prompt and decode times.", len(table))]
+        why = say("Fewer than two runs have both prompt and decode times.")
+        return [unknown("prefill_share", "turns", why, len(table))]
     share = ratio_interval(table["prompt"].tolist(), (table["prompt"] + table["decode"]).tolist()).within(0.0, 1.0)
-    ceiling = f"at most {1 / share.value:.1f} times as fast" if share.value > 0 else "as fast as decode gets"
-    text = (
-        f"Prompt processing is {between(share.scaled(100), 1, '%')} of the server's time: if decoding took no time at "
-        f"all, a turn would be {ceiling}."
-    )
+    shown = between(share.scaled(100), 1, "%")
+    if share.value > 0:
+        text = say(
+            "Prompt processing is {share} of the server's time: if decoding took no time at all, a turn would be at "
+            "most {factor:.1f} times as fast.",
+            share=shown,
+            factor=1 / share.value,
+        )
+    else:
+        text = say("Prompt processing is {share} of the server's time: a turn is as fast as decode gets.", share=shown)
     status = HOLDS if share.value > 0.2 else FAILS
     return [
         from_interval(
@@ -102,7 +114,7 @@ def prefill_share(evidence: Evidence) -> list[Verdict]:
             share,
             "share of server time",
             details={"holds_above": 0.2, "cached_share": _cached(rows)},
-            how_to_check="prompt_ms / (prompt_ms + decode_ms), summed over counted turns",
+            how_to_check=say("prompt_ms / (prompt_ms + decode_ms), summed over counted turns"),
         )
     ]
 
@@ -120,29 +132,30 @@ def host_cost(evidence: Evidence) -> list[Verdict]:
     known = [name for name in HOST_STAGES if numbers(rows, name).notna().any()]
     good = rows[(step > 0) & (steps > 0)]
     if not known or len(good) < 2:
-        why = "The engine prints no stage that runs on the host" if not known else "Fewer than two runs have step times"
-        return [unknown("host_cost", "host stages", f"{why}; GPU busy time is not in these rows.", len(good))]
+        none, few = say("The engine prints no stage that runs on the host"), say("Fewer than two runs have step times")
+        why = say("{reason}; GPU busy time is not in these rows.", reason=few if known else none)
+        return [unknown("host_cost", "host stages", why, len(good))]
     weight = numbers(good, "verify_steps")
     host = sum((numbers(good, name).fillna(0.0) * weight for name in known), start=pd.Series(0.0, index=good.index))
     share = ratio_interval(host.tolist(), (numbers(good, "step_ms") * weight).tolist()).within(0.0, 1.0)
-    grammar = _grammar(evidence.turns)
-    text = f"Stages on the host ({', '.join(known)}) take {between(share.scaled(100), 1, '%')} of a step.{grammar}"
+    words = "Stages on the host ({stages}) take {share} of a step."
+    text = say(words, stages=", ".join(known), share=between(share.scaled(100), 1, "%"))
     status = HOLDS if share.value > 0.1 else FAILS
     return [
         from_interval(
             "host_cost",
             "host stages",
             status,
-            f"{text} GPU busy time is not in these rows.",
+            together(text, _grammar(evidence.turns), say("GPU busy time is not in these rows.")),
             share,
             "share of step",
             details={"stages": known, "holds_above": 0.1},
-            how_to_check="sum of the host stages / step_ms, weighted by verify_steps",
+            how_to_check=say("sum of the host stages / step_ms, weighted by verify_steps"),
         )
     ]
 
 
-def _grammar(turns: pd.DataFrame) -> str:
+def _grammar(turns: pd.DataFrame) -> str | Sentence:
     """The accept walk in tool-call turns (where a grammar is in force) against the other turns of the same runs."""
     if turns.empty or not (numbers(turns, "accept_ms") > 0).any():
         return ""
@@ -156,6 +169,5 @@ def _grammar(turns: pd.DataFrame) -> str:
     ratio = paired_speedup(both[True].tolist(), both[False].tolist())
     if not ratio.excludes(1.0) or ratio.value < 1.5:
         return ""
-    return (
-        f" The accept walk takes {between(ratio, 1)} times as long in tool-call turns: a grammar callback waits there."
-    )
+    words = "The accept walk takes {ratio} times as long in tool-call turns: a grammar callback waits there."
+    return say(words, ratio=between(ratio, 1))

@@ -9,23 +9,29 @@ from dflash_sweep.analysis.effects import AxisEffect
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, UNKNOWN, Evidence, from_interval, percent, unknown
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.levels import LevelRows
+from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.records import Verdict
 
-_CHECK = "compare the rows named in details.rows; docs/statistics.md, section Effects"
+_CHECK = say("compare the rows named in details.rows; docs/statistics.md, section Effects")
 
 
 def dead_axis(effects: Sequence[AxisEffect], evidence: Evidence) -> list[Verdict]:
     """One verdict an axis: holds = dead, does_not_hold = moves the objective, else undecided."""
     if not effects:
         partly = len(evidence.ranked) - len(evidence.known)
-        why = f" ({partly} runs do not state their whole setting: give --alias rules)" if partly else ""
-        text = f"No axis has two levels that can be compared{why}."
+        text = say("No axis has two levels that can be compared.")
+        if partly:
+            words = "{count} runs do not state their whole setting: give --alias rules."
+            text = together(text, say(words, count=partly))
         return [unknown("dead_axis", "all axes", text, len(evidence.ranked))]
     seen = {name for effect in effects for name in effect.name.split(" + ")}
     unseen = [name for name in evidence.axes if name not in seen]
     return [
         *(_dead(effect, evidence) for effect in effects),
-        *(unknown("dead_axis", name, f"{name}: no two of its values can be compared yet.") for name in unseen),
+        *(
+            unknown("dead_axis", name, say("{axis}: no two of its values can be compared yet.", axis=name))
+            for name in unseen
+        ),
     ]
 
 
@@ -35,21 +41,32 @@ def _dead(effect: AxisEffect, evidence: Evidence) -> Verdict:
     reference = effect.rows.levels[effect.reference].text
     n = sum(effect.rows.counts)
     if widest is None:
-        return unknown("dead_axis", effect.name, f"{effect.name}: its levels cannot be compared.", n)
+        return unknown("dead_axis", effect.name, say("{axis}: its levels cannot be compared.", axis=effect.name), n)
     code, interval = widest
-    runs = effect.rows.counts[code]
-    shown = (
-        f"largest difference {effect.rows.levels[code].text} ({runs} run{'s' if runs > 1 else ''}) against {reference} "
-        f"({effect.rows.counts[effect.reference]} runs): {percent(interval)}"
+    shown = say(
+        "largest difference {value} ({runs}) against {reference} ({reference_runs}): {change}",
+        value=effect.rows.levels[code].text,
+        runs=_runs(effect.rows.counts[code]),
+        reference=reference,
+        reference_runs=_runs(effect.rows.counts[effect.reference]),
+        change=percent(interval),
     )
-    noise = f"±{100 * (effect.margin - 1):.1f} %"
-    words = {
-        "dead": f"{effect.name} has no effect beyond noise ({shown}; two runs of one setting differ by up to {noise}): "
-        f"leave it at {reference}.",
-        "moves": f"{effect.name} moves {evidence.study.objective} ({shown}; p = {effect.p_adjusted:.2g} after "
-        "correction for all axes).",
-        "undecided": f"{effect.name}: undecided ({shown}){_why_undecided(effect)}.",
+    template = {
+        "dead": "{axis} has no effect beyond noise ({shown}; two runs of one setting differ by up to ±{noise:.1f} %): "
+        "leave it at {reference}.",
+        "moves": "{axis} moves {objective} ({shown}; p = {p:.2g} after correction for all axes).",
+        "undecided": "{axis}: undecided ({shown}); {why}.",
     }[effect.status]
+    words = say(
+        template,
+        axis=effect.name,
+        shown=shown,
+        noise=100 * (effect.margin - 1),
+        reference=reference,
+        objective=evidence.study.objective,
+        p=effect.p_adjusted,
+        why=_why_undecided(effect),
+    )
     return from_interval(
         "dead_axis",
         effect.name,
@@ -71,11 +88,15 @@ def _dead(effect: AxisEffect, evidence: Evidence) -> Verdict:
     )
 
 
-def _why_undecided(effect: AxisEffect) -> str:
+def _runs(count: int) -> Sentence:
+    return say("{count} runs", count=count) if count != 1 else say("1 run")
+
+
+def _why_undecided(effect: AxisEffect) -> Sentence:
     if effect.acceptance_moves:
-        return "; the acceptance length differs between its values, tokens per second not beyond noise"
-    margin = 100 * (effect.margin - 1)
-    return f"; the rows could hide an effect larger than what two runs of one setting differ by (±{margin:.1f} %)"
+        return say("the acceptance length differs between its values, tokens per second not beyond noise")
+    words = "the rows could hide an effect larger than what two runs of one setting differ by (±{noise:.1f} %)"
+    return say(words, noise=100 * (effect.margin - 1))
 
 
 def _level_details(effect: AxisEffect) -> list[dict[str, object]]:
@@ -97,7 +118,7 @@ def _level_details(effect: AxisEffect) -> list[dict[str, object]]:
 def sweet_spot(effects: Sequence[AxisEffect], evidence: Evidence) -> list[Verdict]:
     """One verdict per ordered axis: the values that cannot be told apart from the best, and those that are worse."""
     found = [_sweet(effect, evidence) for effect in effects if effect.rows.ordered]
-    return found or [unknown("sweet_spot", "ordered axes", "No ordered axis has values that can be compared.")]
+    return found or [unknown("sweet_spot", "ordered axes", say("No ordered axis has values that can be compared."))]
 
 
 def _sweet(effect: AxisEffect, evidence: Evidence) -> Verdict:
@@ -106,23 +127,36 @@ def _sweet(effect: AxisEffect, evidence: Evidence) -> Verdict:
     n = sum(rows.counts)
     if cut is None:
         if effect.status == "dead":
-            text = f"{effect.name}: no value is better than another beyond noise."
+            text = say("{axis}: no value is better than another beyond noise.", axis=effect.name)
             return Verdict(id="sweet_spot", subject=effect.name, status=FAILS, statement=text, n=n)
-        return unknown("sweet_spot", effect.name, f"{effect.name}: no value can be told apart from the others yet.", n)
+        why = say("{axis}: no value can be told apart from the others yet.", axis=effect.name)
+        return unknown("sweet_spot", effect.name, why, n)
     part = cut.parts[cut.best]
     low, high = rows.levels[part[0]], rows.levels[part[-1]]
-    worse = "; ".join(
-        f"{_texts(rows, group)} ({sum(rows.counts[code] for code in group)} runs): {percent(ratio)}"
+    worse = [
+        say(
+            "{values} ({runs}): {change}",
+            values=_texts(rows, group),
+            runs=_runs(sum(rows.counts[code] for code in group)),
+            change=percent(ratio),
+        )
         for group, ratio in cut.others.items()
-    )
+    ]
     usual = max(part, key=lambda code: rows.counts[code])
-    span = low.text if len(part) == 1 else f"{low.text} to {high.text}"
+    span = low.text if len(part) == 1 else say("{low} to {high}", low=low.text, high=high.text)
     return Verdict(
         id="sweet_spot",
         subject=effect.name,
         status=HOLDS,
-        statement=f"{effect.name}: the best values are {span} ({len(part)} tried, not told apart; "
-        f"{rows.levels[usual].text} has the most runs). Worse than these: {worse}.",
+        statement=say(
+            "{axis}: the best values are {span} ({tried} tried, not told apart; {usual} has the most runs). Worse than "
+            "these: {worse}.",
+            axis=effect.name,
+            span=span,
+            tried=len(part),
+            usual=rows.levels[usual].text,
+            worse=listed(worse, "; "),
+        ),
         value=rows.levels[cut.peak].low,
         unit=evidence.axes[effect.name].unit or None if effect.name in evidence.axes else None,
         ci_low=low.low,
@@ -147,7 +181,9 @@ def saturation(effects: Sequence[AxisEffect], evidence: Evidence) -> list[Verdic
     found = [verdict for effect in effects if effect.rows.ordered if (verdict := _saturated(effect, evidence))]
     return found or [
         unknown(
-            "saturation", "ordered axes", "No ordered axis shows an acceptance length that rises and then stops rising."
+            "saturation",
+            "ordered axes",
+            say("No ordered axis shows an acceptance length that rises and then stops rising."),
         )
     ]
 
@@ -161,26 +197,37 @@ def _saturated(effect: AxisEffect, evidence: Evidence) -> Verdict | None:
     above = knee.above_usual or knee.above
     compared = rows.levels[knee.usual if knee.above_usual else knee.knee].text
     if above is None:
-        return unknown("saturation", effect.name, f"{effect.name}: nothing above {text} was tried with all else equal.")
+        why = say("{axis}: nothing above {value} was tried with all else equal.", axis=effect.name, value=text)
+        return unknown("saturation", effect.name, why)
     place = rows.levels[knee.usual if knee.above_usual else knee.knee].low or 0.0
     runs_above = sum(n for n, level in zip(rows.counts, rows.levels, strict=True) if (level.low or 0.0) > place)
     if runs_above < 2:
-        why = f"{effect.name}: one run above {compared} cannot show whether more brings anything."
+        words = "{axis}: one run above {value} cannot show whether more brings anything."
+        why = say(words, axis=effect.name, value=compared)
         return unknown("saturation", effect.name, why, runs_above)
     low, high = above.low or 0.0, above.high or float("inf")
     gains = low > 1 if evidence.sign > 0 else high < 1
     small = high < effect.margin if evidence.sign > 0 else low > 1 / effect.margin
     status = FAILS if gains else HOLDS if small else UNKNOWN
-    loses = " (larger values lose)" if (high < 1 if evidence.sign > 0 else low > 1) else ""
-    words = {
-        HOLDS: f"{effect.name}: from {text} on more brings nothing{loses}. The acceptance length stops rising there "
-        f"({percent(knee.acceptance)} against smaller values), and {evidence.study.objective} above {compared} is "
-        f"{percent(above)} against {compared}.",
-        FAILS: f"{effect.name}: {evidence.study.objective} still gains above {compared} ({percent(above)}), though the "
-        f"acceptance length stops rising at {text}.",
-        UNKNOWN: f"{effect.name}: the acceptance length stops rising at {text}, but what {evidence.study.objective} "
-        f"does above {compared} is undecided ({percent(above)}).",
+    loses = say(" (larger values lose)") if (high < 1 if evidence.sign > 0 else low > 1) else ""
+    template = {
+        HOLDS: "{axis}: from {value} on more brings nothing{loses}. The acceptance length stops rising there "
+        "({acceptance} against smaller values), and {objective} above {compared} is {change} against {compared}.",
+        FAILS: "{axis}: {objective} still gains above {compared} ({change}), though the acceptance length stops rising "
+        "at {value}.",
+        UNKNOWN: "{axis}: the acceptance length stops rising at {value}, but what {objective} does above {compared} is "
+        "undecided ({change}).",
     }[status]
+    words = say(
+        template,
+        axis=effect.name,
+        value=text,
+        loses=loses,
+        acceptance=percent(knee.acceptance),
+        objective=evidence.study.objective,
+        compared=compared,
+        change=percent(above),
+    )
     return from_interval(
         "saturation",
         effect.name,

@@ -28,6 +28,7 @@ from dflash_sweep.analysis.evidence import (
 from dflash_sweep.analysis.intervals import Interval, Spread, log_mean_interval, speedup
 from dflash_sweep.analysis.noise import MIN_DF
 from dflash_sweep.analysis.rows import is_missing, numbers, value_text
+from dflash_sweep.analysis.sentences import Sentence, say, together
 from dflash_sweep.records import Verdict
 
 SEQUENTIAL_STAGES = ("exact_ms", "replay_ms")
@@ -132,9 +133,9 @@ def _proportional(slope: Interval, intercept: Interval, table: pd.DataFrame, nam
     return flat and scatter < 0.05 and slope.low is not None and slope.low > 0
 
 
-def length_cap(evidence: Evidence) -> tuple[float, str]:
+def length_cap(evidence: Evidence) -> tuple[float, str | Sentence]:
     """Most tokens a step can commit in this space, and what limits it."""
-    limits = []
+    limits: list[tuple[float, str]] = []
     for name, extra in (("block_size", 0), ("draft_max", 1), ("spec_draft_n_max", 1), ("budget", 1)):
         values = [float(v) for v in numbers(evidence.trials, f"knob.{name}").dropna()]
         axis = evidence.axes.get(name)
@@ -145,9 +146,9 @@ def length_cap(evidence: Evidence) -> tuple[float, str]:
             limits.append((max(values) + extra, name))
     drafted = (numbers(evidence.ranked, "draft_tokens") / numbers(evidence.ranked, "verify_steps")).max()
     if not limits and np.isfinite(drafted):
-        return max(float(drafted) + 1, 2.0), "drafted tokens per step"
+        return max(float(drafted) + 1, 2.0), say("drafted tokens per step")
     longest = float(committed_per_step(evidence.ranked).max()) if len(evidence.ranked) else 1.0
-    return max(min(limits), (longest, "")) if limits else (max(UNKNOWN_CAP, longest), "no limit known")
+    return max(min(limits), (longest, "")) if limits else (max(UNKNOWN_CAP, longest), say("no limit known"))
 
 
 def structural_bound(evidence: Evidence) -> list[Verdict]:
@@ -156,8 +157,9 @@ def structural_bound(evidence: Evidence) -> list[Verdict]:
     plain = plain_ms_per_token(evidence)
     step = numbers(rows, "step_ms")
     if plain is None or not (step > 0).any():
-        missing = "a plain row" if plain is None else "step times"
-        return [unknown("structural_bound", subject, f"The bound needs {missing}, which these rows lack.", len(rows))]
+        missing = say("a plain row") if plain is None else say("step times")
+        why = say("The bound needs {missing}, which these rows lack.", missing=missing)
+        return [unknown("structural_bound", subject, why, len(rows))]
     stages = per_token_stages(rows)
     if not stages:
         return [_unbounded(evidence, plain)]
@@ -165,17 +167,20 @@ def structural_bound(evidence: Evidence) -> list[Verdict]:
 
 
 def _unbounded(evidence: Evidence, plain: Interval) -> Verdict:
-    text = (
+    text = say(
         "No stage is seen to cost a fixed time for each committed token: the structure does not keep speculation from "
-        f"beating plain decoding ({between(plain, 2, 'ms')} per token)."
+        "beating plain decoding ({plain} per token).",
+        plain=between(plain, 2, "ms"),
     )
     lengths = committed_per_step(evidence.ranked).dropna()
     if len(lengths) < 5 or lengths.max() < 1.1 * lengths.min():
         return unknown(
             "structural_bound",
             "implementation",
-            "The acceptance lengths of these rows differ too little to "
-            "see whether a stage grows with each committed token.",
+            say(
+                "The acceptance lengths of these rows differ too little to see whether a stage grows with each "
+                "committed token."
+            ),
             len(lengths),
         )
     return Verdict(id="structural_bound", subject="implementation", status=FAILS, statement=text, n=len(lengths))
@@ -203,23 +208,30 @@ def _bounded(evidence: Evidence, main: PerToken, plain: Interval, step: pd.Serie
         "fastest_tps_at_cap": fastest,
         "plain_tps": 1000 / plain.value,
     }
-    share = f"{main.name} costs {between(main.cost, 2, 'ms')} per committed token"
+    share = say("{stage} costs {cost} per committed token", stage=main.name, cost=between(main.cost, 2, "ms"))
     if ratio.low is None or ratio.high is None:
         return unknown(
             "structural_bound",
             main.name,
-            f"{share}; plain decoding was measured once ({plain.value:.2f} ms per token), which gives no interval.",
+            say(
+                "{share}; plain decoding was measured once ({plain:.2f} ms per token), which gives no interval.",
+                share=share,
+                plain=plain.value,
+            ),
             ratio.n,
         )
     escape = _escape(evidence, main, plain)
     holds = ratio.low >= PARTLY and need > cap and not escape
     if holds:
-        text = _words(main, ratio, plain, fixed, need, f"{cap:.0f}, {limit}") + _without(rows, main)
+        text = together(_words(main, ratio, plain, fixed, need, cap, limit), _without(rows, main))
     elif ratio.low >= PARTLY and need > cap:
-        return unknown("structural_bound", main.name, f"{share}, {_against(ratio, plain)}, but {escape}.", ratio.n)
+        why = say("{share}, {against}, but {escape}.", share=share, against=_against(ratio, plain), escape=escape)
+        return unknown("structural_bound", main.name, why, ratio.n)
     else:
-        text = (
-            f"{share}, {_against(ratio, plain)}; the structure does not rule out that a setting beats plain decoding."
+        text = say(
+            "{share}, {against}; the structure does not rule out that a setting beats plain decoding.",
+            share=share,
+            against=_against(ratio, plain),
         )
     return from_interval(
         "structural_bound",
@@ -229,39 +241,55 @@ def _bounded(evidence: Evidence, main: PerToken, plain: Interval, step: pd.Serie
         ceiling,
         "tok/s",
         details=details,
-        how_to_check=f"{main.name} / tokens committed per step, row by row, against the plain rows",
+        how_to_check=say("{stage} / tokens committed per step, row by row, against the plain rows", stage=main.name),
     )
 
 
-def _against(ratio: Interval, plain: Interval) -> str:
+def _against(ratio: Interval, plain: Interval) -> Sentence:
     same = abs(ratio.value - 1) <= SAME and ratio.low is not None and ratio.low > 1 - 2 * SAME
-    return f"{'one plain decode' if same else f'{ratio.value:.2f} plain decodes'} (plain: {between(plain, 2, 'ms')})"
+    if same:
+        return say("one plain decode (plain: {plain})", plain=between(plain, 2, "ms"))
+    return say("{ratio:.2f} plain decodes (plain: {plain})", ratio=ratio.value, plain=between(plain, 2, "ms"))
 
 
-def _words(stage: PerToken, ratio: Interval, plain: Interval, fixed: float, need: float, limit: str) -> str:
-    reach = "No acceptance length" if math.isinf(need) else f"No acceptance length below {need:.0f}"
-    cost, end = between(stage.cost, 2, "ms"), between(_rate(stage.cost), 1, "tok/s")
-    return (
-        f"No setting in this space can beat plain decoding: {stage.name} costs {cost} per committed token, which is "
-        f"{_against(ratio, plain)}, and the rest of a step takes at least {fixed:.1f} ms on top. {reach} makes up for "
-        f"it (limit here: {limit}); even with free drafting it ends at {end} against {1000 / plain.value:.1f} plain. "
-        f"Stop sweeping: {stage.name} must verify all drafted tokens in one pass."
+def _words(
+    stage: PerToken, ratio: Interval, plain: Interval, fixed: float, need: float, cap: float, limit: str
+) -> Sentence:
+    reach = (
+        say("No acceptance length") if math.isinf(need) else say("No acceptance length below {needed:.0f}", needed=need)
+    )
+    return say(
+        "No setting in this space can beat plain decoding: {stage} costs {cost} per committed token, which is "
+        "{against}, and the rest of a step takes at least {fixed:.1f} ms on top. {reach} makes up for it (limit here: "
+        "{cap:.0f}, {limit}); even with free drafting it ends at {end} against {plain:.1f} plain. Stop sweeping: "
+        "{stage} must verify all drafted tokens in one pass.",
+        stage=stage.name,
+        cost=between(stage.cost, 2, "ms"),
+        against=_against(ratio, plain),
+        fixed=fixed,
+        reach=reach,
+        cap=cap,
+        limit=limit,
+        end=between(_rate(stage.cost), 1, "tok/s"),
+        plain=1000 / plain.value,
     )
 
 
-def _escape(evidence: Evidence, stage: PerToken, plain: Interval) -> str:
+def _escape(evidence: Evidence, stage: PerToken, plain: Interval) -> str | Sentence:
     """Why the bound is not one of the whole space: a way of verifying that is not tried, or that is fast; "" = none."""
     rows = evidence.ranked
     other = numbers(rows[~(numbers(rows, stage.name) > 0)], "decode_tps").dropna()
     if len(other) and float(other.max()) > 1000 / plain.value / NEAR_PLAIN:
-        return f"rows without {stage.name} come near plain decoding ({other.max():.1f} tok/s)"
+        words = "rows without {stage} come near plain decoding ({rate:.1f} tok/s)"
+        return say(words, stage=stage.name, rate=float(other.max()))
     for axis in evidence.study.axes:
         if axis.name in VERIFY_KNOBS and axis.values:
             column = f"knob.{axis.name}"
             seen = {value_text(value) for value in rows[column] if not is_missing(value)} if column in rows else set()
             untried = [value_text(v) for v in axis.values if v is not None and value_text(v) not in seen]
             if untried:
-                return f"{axis.name}={untried[0]} may verify in another way and has no valid run yet"
+                words = "{setting} may verify in another way and has no valid run yet"
+                return say(words, setting=f"{axis.name}={untried[0]}")
     return ""
 
 
@@ -276,14 +304,19 @@ def _rate(cost: Interval) -> Interval:
     )
 
 
-def _without(rows: pd.DataFrame, stage: PerToken) -> str:
+def _without(rows: pd.DataFrame, stage: PerToken) -> str | Sentence:
     """What is left to say about rows that verify in another way: they are outside the bound."""
     other = rows[~(numbers(rows, stage.name) > 0)]
     if other.empty:
         return ""
     rates = numbers(other, "decode_tps").dropna()
-    fastest = f", the fastest at {rates.max():.1f} tok/s" if len(rates) else ""
-    return f" ({len(other)} runs without {stage.name} verify in another way and are outside this bound{fastest}.)"
+    fastest = say(", the fastest at {rate:.1f} tok/s", rate=float(rates.max())) if len(rates) else ""
+    return say(
+        "({count} runs without {stage} verify in another way and are outside this bound{fastest}.)",
+        count=len(other),
+        stage=stage.name,
+        fastest=fastest,
+    )
 
 
 def _against_plain(evidence: Evidence, stage: PerToken) -> Interval:

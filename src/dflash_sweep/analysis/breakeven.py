@@ -24,6 +24,7 @@ from dflash_sweep.analysis.evidence import (
 from dflash_sweep.analysis.intervals import Interval, mean_interval, ratio_interval, speedup
 from dflash_sweep.analysis.noise import spreads
 from dflash_sweep.analysis.rows import fair_runs, numbers, short_setting
+from dflash_sweep.analysis.sentences import say
 from dflash_sweep.records import Verdict
 
 BREAK_EVEN_ALPHA = 0.01
@@ -83,34 +84,38 @@ def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> Bre
 def break_even(evidence: Evidence) -> list[Verdict]:
     """One verdict about the best setting: holds = speculation beats plain decoding."""
     if evidence.plain.empty:
-        return [unknown("break_even", "best setting", "No plain decoding was measured: nothing to compare with.")]
+        return [unknown("break_even", "best setting", say("No plain decoding was measured: nothing to compare with."))]
     rows, looked_at = best_setting(evidence)
     found = break_even_of(rows, looked_at, evidence) if len(rows) else None
     if found is None:
-        why = "No speculative setting has two runs with step times and acceptance counts."
+        why = say("No speculative setting has two runs with step times and acceptance counts.")
         return [unknown("break_even", "best setting", why, len(rows))]
     gain = found.gain
-    shown = (
-        f"{found.setting}: it wins if a step yields more than {found.needed:.2f} tokens (step time over plain ms per "
-        f"token); it yields {between(found.measured, 2)}"
+    shown = say(
+        "{setting}: it wins if a step yields more than {needed:.2f} tokens (step time over plain ms per token); it "
+        "yields {measured}",
+        setting=found.setting,
+        needed=found.needed,
+        measured=between(found.measured, 2),
     )
-    factor = f"{between(gain, 3)} times plain decoding"
     if gain.low is None or gain.high is None:
-        why = f"{shown}; plain decoding was measured once, which gives no interval."
+        why = say("{shown}; plain decoding was measured once, which gives no interval.", shown=shown)
         return [unknown("break_even", found.setting, why)]
     status = HOLDS if gain.low > 1 else FAILS if gain.high < 1 else UNKNOWN
-    words = {
-        HOLDS: f"Speculation beats plain decoding: {factor}. {shown}.",
-        FAILS: f"Speculation loses to plain decoding: {factor} at the best repeated setting. {shown}.",
-        UNKNOWN: f"Speculation against plain decoding is undecided: {factor}. {shown}.",
+    template = {
+        HOLDS: "Speculation beats plain decoding: {factor} times plain decoding. {shown}.",
+        FAILS: "Speculation loses to plain decoding: {factor} times plain decoding at the best repeated setting. "
+        "{shown}.",
+        UNKNOWN: "Speculation against plain decoding is undecided: {factor} times plain decoding. {shown}.",
     }[status]
+    words = say(template, factor=between(gain, 3), shown=shown)
     details: dict[str, object] = {
         "needed_length": found.needed,
         "measured_length": [found.measured.value, found.measured.low, found.measured.high],
         "candidate": found.candidate,
         "settings_looked_at": looked_at,
     }
-    check = "1000 · acceptance_length / step_ms of its rows against 1000 / ms per token of the plain rows"
+    check = say("1000 · acceptance_length / step_ms of its rows against 1000 / ms per token of the plain rows")
     return [
         from_interval("break_even", found.setting, status, words, gain, "ratio", details=details, how_to_check=check)
     ]
@@ -123,11 +128,13 @@ def oracle_gate(evidence: Evidence) -> list[Verdict]:
     rows = rows if len(rows) else evidence.ranked
     histograms = _by_run(evidence.turns, rows)
     if plain is not None and plain.low is None and len(histograms) > 1:
-        return [unknown("oracle_gate", "per-step gate", "Plain decoding was measured once, which gives no interval.")]
+        why = say("Plain decoding was measured once, which gives no interval.")
+        return [unknown("oracle_gate", "per-step gate", why)]
     if plain is None or len(histograms) < 2:
-        why = "The engine prints no per-step acceptance histogram" if not histograms else "Only one run has a histogram"
-        why = "No plain decoding was measured" if plain is None else why
-        return [unknown("oracle_gate", "per-step gate", f"{why}: what a per-step switch could give is not known.")]
+        few = say("Only one run has a histogram") if histograms else say("The engine prints no per-step histogram")
+        reason = say("No plain decoding was measured") if plain is None else few
+        why = say("{reason}: what a per-step switch could give is not known.", reason=reason)
+        return [unknown("oracle_gate", "per-step gate", why)]
     steps = numbers(rows.set_index("uid"), "step_ms")
     shares, tokens, times = [], [], []
     for uid, histogram in histograms.items():
@@ -139,15 +146,18 @@ def oracle_gate(evidence: Evidence) -> list[Verdict]:
         tokens.append(sum((kept + 1) * n for kept, n in histogram.items()))
         times.append(sum(n * min(step_ms, (kept + 1) * plain.value) for kept, n in histogram.items()))
     if len(times) < 2:
-        return [unknown("oracle_gate", "per-step gate", "Fewer than two runs have both a histogram and step times.")]
+        why = say("Fewer than two runs have both a histogram and step times.")
+        return [unknown("oracle_gate", "per-step gate", why)]
     best = ratio_interval([1000.0 * token for token in tokens], times).within(0.0)
     share = ratio_interval([float(part) for part, _ in shares], [float(total) for _, total in shares]).within(0.0, 1.0)
     ratio = best.scaled(plain.value / 1000)
     status = HOLDS if ratio.low is not None and ratio.low > 1.005 else FAILS
-    text = (
-        f"{between(share.scaled(100), 1, '%')} of the steps yield enough tokens to pay. A switch that knew each step's "
-        f"outcome would reach {between(best, 1, 'tok/s')}, {ratio.value:.3f} times plain decoding: the most any "
-        f"per-step gate could do."
+    text = say(
+        "{share} of the steps yield enough tokens to pay. A switch that knew each step's outcome would reach {best}, "
+        "{ratio:.3f} times plain decoding: the most any per-step gate could do.",
+        share=between(share.scaled(100), 1, "%"),
+        best=between(best, 1, "tok/s"),
+        ratio=ratio.value,
     )
     return [
         from_interval(
@@ -158,7 +168,7 @@ def oracle_gate(evidence: Evidence) -> list[Verdict]:
             best,
             "tok/s",
             details={"share_of_steps": share.value, "times_plain": ratio.value},
-            how_to_check="acceptance_histogram of the turns: Σ tokens / Σ min(step_ms, tokens · plain ms)",
+            how_to_check=say("acceptance_histogram of the turns: Σ tokens / Σ min(step_ms, tokens · plain ms)"),
         )
     ]
 

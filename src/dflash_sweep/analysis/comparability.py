@@ -6,6 +6,7 @@ import pandas as pd
 
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, unknown
 from dflash_sweep.analysis.rows import row_name, usable
+from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.records import Verdict
 
 
@@ -13,24 +14,30 @@ def comparability(evidence: Evidence) -> list[Verdict]:
     """Holds = all finished rows were measured under the same terms (key, build, device, prompts, cached tokens)."""
     rows = usable(evidence.trials, evidence.column)
     if rows.empty:
-        return [unknown("comparability", "rows", "No run finished: there is nothing to rank.")]
+        return [unknown("comparability", "rows", say("No run finished: there is nothing to rank."))]
     if len(rows) < 2:
-        return [unknown("comparability", "rows", "Only one run finished: there is nothing to rank it with.", 1)]
+        why = say("Only one run finished: there is nothing to rank it with.")
+        return [unknown("comparability", "rows", why, 1)]
     apart = rows[~rows.index.isin(evidence.ranked.index) & ~rows.index.isin(evidence.plain.index)]
     reasons = [
-        *_counted(rows, "comparability_key", "comparability keys"),
-        *_counted(rows, "build", "builds"),
-        *_counted(rows, "device", "devices"),
+        *_counted(rows, "comparability_key", "{count} comparability keys"),
+        *_counted(rows, "build", "{count} builds"),
+        *_counted(rows, "device", "{count} devices"),
         *_prompts(evidence.turns),
     ]
     names = [row_name(row) for _, row in apart.iterrows()]
     if not names and not reasons:
-        text = f"All {len(rows)} finished runs were measured under the same terms and may be ranked together."
-        status = HOLDS
+        words = "All {count} finished runs were measured under the same terms and may be ranked together."
+        text, status = say(words, count=len(rows)), HOLDS
     else:
-        listed = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-        set_apart = f" {len(names)} runs are kept apart and never ranked with the others: {listed}." if names else ""
-        text = f"Not all rows were measured under the same terms ({'; '.join(reasons)}).{set_apart}"
+        set_apart = say(
+            "{count} runs are kept apart and never ranked with the others: {names}{more}.",
+            count=len(names),
+            names=listed(names[:8]),
+            more=" …" if len(names) > 8 else "",
+        )
+        words = "Not all rows were measured under the same terms ({reasons})."
+        text = together(say(words, reasons=listed(reasons, "; ")), set_apart if names else "")
         status = FAILS
     return [
         Verdict(
@@ -42,17 +49,17 @@ def comparability(evidence: Evidence) -> list[Verdict]:
             unit="runs kept apart",
             n=len(rows),
             details={"reasons": reasons, "kept_apart": names},
-            how_to_check="columns comparability_key, build and device of the trial table",
+            how_to_check=say("columns comparability_key, build and device of the trial table"),
         )
     ]
 
 
-def _counted(rows: pd.DataFrame, column: str, words: str) -> list[str]:
+def _counted(rows: pd.DataFrame, column: str, words: str) -> list[Sentence]:
     count = int(rows[column].map(str).nunique())
-    return [f"{count} {words}"] if count > 1 else []
+    return [say(words, count=count)] if count > 1 else []
 
 
-def _prompts(turns: pd.DataFrame) -> list[str]:
+def _prompts(turns: pd.DataFrame) -> list[Sentence]:
     """Turns whose prompt, or whose cached part of it, was not the same in all runs."""
     if turns.empty:
         return []
@@ -60,11 +67,12 @@ def _prompts(turns: pd.DataFrame) -> list[str]:
     known = counted[counted["prompt_sha256"].map(lambda value: isinstance(value, str) and value != "")]
     groups = known.groupby(["conversation", "index"])
     found = []
-    if len(known) and int((groups["prompt_sha256"].nunique() > 1).sum()):
-        found.append(f"{int((groups['prompt_sha256'].nunique() > 1).sum())} turns with more than one prompt text")
+    several = int((groups["prompt_sha256"].nunique() > 1).sum()) if len(known) else 0
+    if several:
+        found.append(say("{count} turns with more than one prompt text", count=several))
     cached = pd.to_numeric(known["cached_tokens"], errors="coerce").groupby([known["conversation"], known["index"]])
     if len(known):
         mixed = int(((cached.min() == 0) & (cached.max() > 0)).sum())
         if mixed:
-            found.append(f"{mixed} turns whose prompt was cached in some runs and not in others")
+            found.append(say("{count} turns whose prompt was cached in some runs and not in others", count=mixed))
     return found

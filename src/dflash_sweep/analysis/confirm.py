@@ -7,7 +7,7 @@ goes on until `finished`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,15 @@ from statsmodels.regression.linear_model import OLS
 
 from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable
+from dflash_sweep.analysis.sentences import Sentence, listed, say
 from dflash_sweep.records import Knobs
 
 MIN_BLOCKS = 2
 """Nothing is decided on one block: it holds one run of each setting."""
 
 PLAIN = "plain"
+
+BEST_MEAN = "best mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ def decide(
     rows = usable(confirm, column)
     rows = rows[is_plain(rows) | rows["candidate"].notna()]
     if rows.empty:
-        return Decision(outcome="not_enough_data", statement="No confirm run finished.", finished=False)
+        return Decision(outcome="not_enough_data", statement=say("No confirm run finished."), finished=False)
     beside = usable(trials[trials["role"].map(str) == "control"], column)
     table = _cells(pd.concat([rows, beside]) if len(beside) else rows, column, sign)
     finalists = [name for name in table.columns if not isinstance(name, str)]
@@ -104,7 +107,11 @@ def decide(
     if blocks < MIN_BLOCKS:
         return Decision(
             outcome="not_enough_data",
-            statement=f"{blocks} complete confirm block(s); {MIN_BLOCKS} are needed before anything can be said.",
+            statement=say(
+                "{blocks} complete confirm block(s); {needed} are needed before anything can be said.",
+                blocks=blocks,
+                needed=MIN_BLOCKS,
+            ),
             contenders=tuple(int(name) for name in finalists),
             blocks=blocks,
         )
@@ -279,40 +286,54 @@ def _cheapest(rows: pd.DataFrame, contenders: list[Any]) -> tuple[Any, str]:
         means = {name: figure[rows["candidate"] == name].mean() for name in contenders}
         if all(np.isfinite(mean) for mean in means.values()) and len(set(means.values())) > 1:
             return min(contenders, key=lambda name: means[name]), words
-    return contenders[0], "best mean"
+    return contenders[0], BEST_MEAN
 
 
 def _worded(decision: Decision, rows: pd.DataFrame, column: str, finalists: int) -> Decision:
     names = {number: _named(rows, number) for number in decision.contenders}
     if decision.winner is not None:
-        rivals = (
-            "it was the only finalist" if finalists == 1 else f"better than each of {finalists - 1} other finalists"
+        one, several = say("it was the only finalist"), "better than each of {count} other finalists"
+        text = say(
+            "Winner: {setting}, {rivals} over {blocks} blocks; {speed}.",
+            setting=names[decision.winner],
+            rivals=one if finalists == 1 else say(several, count=finalists - 1),
+            blocks=decision.blocks,
+            speed=_speed_words(decision),
         )
-        text = f"Winner: {names[decision.winner]}, {rivals} over {decision.blocks} blocks"
     else:
-        listed = "; ".join(names.values())
-        text = (
-            f"Not distinguishable after {decision.blocks} blocks: these {len(names)} settings: {listed}. "
-            f"Take {names[decision.cheapest] if decision.cheapest is not None else 'any'} ({decision.cheapest_by})"
+        text = say(
+            "Not distinguishable after {blocks} blocks: these {count} settings: {settings}. Take {cheapest} ({why}); "
+            "{speed}.",
+            blocks=decision.blocks,
+            count=len(names),
+            settings=listed(names.values(), "; "),
+            cheapest=names[decision.cheapest] if decision.cheapest is not None else say("any"),
+            why=say(decision.cheapest_by or BEST_MEAN),
+            speed=_speed_words(decision),
         )
-    return Decision(
-        **{
-            **{name: getattr(decision, name) for name in Decision.__slots__},
-            "statement": f"{text}{_speed_words(decision)}.",
-        }
-    )
+    return replace(decision, statement=text)
 
 
-def _named(rows: pd.DataFrame, number: int) -> str:
+def _named(rows: pd.DataFrame, number: int) -> Sentence:
     row = rows[rows["candidate"] == number].iloc[0]
-    return f"candidate {number} ({setting_text(knobs_of(row))})"
+    return say("candidate {number} ({setting})", number=number, setting=setting_text(knobs_of(row)))
 
 
-def _speed_words(decision: Decision) -> str:
+def _speed_words(decision: Decision) -> Sentence:
     gain = decision.speedup
     if gain is None:
-        return "; no plain rows in the blocks"
-    ends = "no interval" if gain.low is None or gain.high is None else f"[{gain.low:.3f}, {gain.high:.3f}]"
-    like = f" with {setting_text(decision.control)}" if decision.control is not None else ""
-    known = {True: "faster than plain decoding", False: "slower than plain decoding", None: "plain decoding undecided"}
-    return f"; {gain.value:.3f} times plain decoding{like} {ends}: {known[decision.beats_plain]}"
+        return say("no plain rows in the blocks")
+    no_ends = gain.low is None or gain.high is None
+    known = {
+        True: say("faster than plain decoding"),
+        False: say("slower than plain decoding"),
+        None: say("plain decoding undecided"),
+    }
+    like = setting_text(decision.control) if decision.control is not None else ""
+    return say(
+        "{ratio:.3f} times plain decoding{like} {ends}: {outcome}",
+        ratio=gain.value,
+        like=say(" with {setting}", setting=like) if like else "",
+        ends=say("no interval") if no_ends else f"[{gain.low:.3f}, {gain.high:.3f}]",
+        outcome=known[decision.beats_plain],
+    )

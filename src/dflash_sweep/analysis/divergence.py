@@ -1,4 +1,4 @@
-"""Where two answers to the same prompt begin to differ. Imports `records` only. Pure functions.
+"""Where two answers to the same prompt begin to differ. Imports `sentences`, `records`. Pure functions.
 
 By token ids where the server gave those of both answers; else by characters, with the token's place estimated: servers
 stream pieces of text, and what a piece holds is not known.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from dflash_sweep.analysis.sentences import Sentence, say
 from dflash_sweep.records import Exchange
 
 CONTEXT_BEFORE, CONTEXT_AFTER = 16, 16
@@ -132,21 +133,31 @@ def _around(text: str, index: int) -> str:
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
 
 
-def place_in_words(found: Divergence) -> str:
-    """ "token 37", or "character 143 of the content (about token 37)"; counted from 0."""
+def place_in_words(found: Divergence) -> Sentence:
+    """ "token 37", or "character 143 of content (about token 37)"; counted from 0."""
     if found.unit == "token":
-        return f"token {found.position}"
-    about = "" if found.about_token is None else f" (about token {found.about_token})"
-    return f"character {found.position} of the {found.place}{about}"
+        return say("token {position}", position=found.position)
+    if found.about_token is None:
+        return say("character {position} of {place}", position=found.position, place=found.place)
+    words = "character {position} of {place} (about token {token})"
+    return say(words, position=found.position, place=found.place, token=found.about_token)
 
 
-def in_words(found: Divergence, expected: str, other: str) -> str:
-    """ "at character 143 of the content (about token 37): plain "…a + b" against "…a - b"". `expected` and `other` name
+def in_words(found: Divergence, expected: str, other: str) -> Sentence:
+    """ "at character 143 of content (about token 37): plain "…a + b", this run "…a - b"". `expected` and `other` name
     the two answers."""
+    place = place_in_words(found)
     if found.expected is None or found.found is None:
-        return f"at {place_in_words(found)}: other token ids, the same text"
-    return f"at {place_in_words(found)}: {expected} {_quoted(found.expected)}, {other} {_quoted(found.found)}"
+        return say("at {place}: other token ids, the same text", place=place)
+    return say(
+        "at {place}: {expected} {text}, {other} {other_text}",
+        place=place,
+        expected=expected,
+        text=_quoted(found.expected),
+        other=other,
+        other_text=_quoted(found.found),
+    )
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else "nothing more"
+def _quoted(text: str) -> str | Sentence:
+    return json.dumps(text, ensure_ascii=False) if text else say("nothing more")

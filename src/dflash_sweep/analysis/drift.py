@@ -15,6 +15,7 @@ from statsmodels.regression.linear_model import OLS
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, UNKNOWN, Evidence, from_interval, percent, unknown
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.rows import numbers, usable
+from dflash_sweep.analysis.sentences import say
 from dflash_sweep.records import Verdict
 
 DRIFT_ALPHA = 0.003
@@ -32,13 +33,12 @@ def drift(evidence: Evidence) -> list[Verdict]:
     settings = table["cell"].nunique() if len(table) else 0
     df = len(table) - settings - 1
     if df < MIN_DF:
-        why = "Too few runs of one setting spread over time (plain decoding re-measured as a canary would do)."
+        why = say("Too few runs of one setting spread over time (plain decoding re-measured as a canary would do).")
         return [unknown("drift", "machine", why, len(table))]
     centred = table.groupby("cell")[["log", "time"]].transform(lambda column: column - column.mean())
     if float((centred["time"] ** 2).sum()) <= 0:
-        return [
-            unknown("drift", "machine", "All repeats were run at the same time: a drift could not show.", len(table))
-        ]
+        why = say("All repeats were run at the same time: a drift could not show.")
+        return [unknown("drift", "machine", why, len(table))]
     fitted = OLS(centred["log"].to_numpy(), centred["time"].to_numpy()).fit()
     slope, scale = float(fitted.params[0]), math.sqrt(len(table) - 1) / math.sqrt(df)
     error = float(fitted.bse[0]) * scale  # one mean a setting was taken out before the fit
@@ -54,16 +54,18 @@ def drift(evidence: Evidence) -> list[Verdict]:
     moved = p < DRIFT_ALPHA
     limit = math.exp(1.96 * math.sqrt(2) * evidence.noise.sd) if evidence.noise else MAX_HIDDEN
     if half > math.log(max(limit, MAX_HIDDEN)) and not moved:
-        text = (
-            f"Repeats of the same setting moved by {percent(change)} over the study: too few of them are spread over "
-            "time to tell a drift from noise."
+        text = say(
+            "Repeats of the same setting moved by {change} over the study: too few of them are spread over time to "
+            "tell a drift from noise.",
+            change=percent(change),
         )
         return [from_interval("drift", "machine", UNKNOWN, text, change, "ratio", details={"p": p})]
-    text = (
-        f"The machine changed: repeats of the same setting moved by {percent(change)} from the first to the last run."
+    template = (
+        "The machine changed: repeats of the same setting moved by {change} from the first to the last run."
         if moved
-        else f"No drift: repeats of the same setting moved by {percent(change)} over the study, within their noise."
+        else "No drift: repeats of the same setting moved by {change} over the study, within their noise."
     )
+    text = say(template, change=percent(change))
     return [
         from_interval(
             "drift",
@@ -73,7 +75,7 @@ def drift(evidence: Evidence) -> list[Verdict]:
             change,
             "ratio",
             details={"p": p, "settings": int(settings), "throttled_rows": _throttled(evidence)},
-            how_to_check="log figure of repeated settings, minus their means, against the place in the study",
+            how_to_check=say("log figure of repeated settings, minus their means, against the place in the study"),
         )
     ]
 

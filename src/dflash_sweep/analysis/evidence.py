@@ -1,6 +1,6 @@
 """What every verdict is judged from: the rows of a study, prepared once.
 
-Imports `rows`, `noise`, `intervals` and `records` only.
+Imports `rows`, `noise`, `intervals`, `sentences` and `records` only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dflash_sweep.analysis.rows import (
     whole_settings,
     with_keys,
 )
+from dflash_sweep.analysis.sentences import Sentence, say
 from dflash_sweep.records import AxisInfo, StudyInfo, Verdict, VerdictStatus
 
 HOLDS, FAILS, UNKNOWN = VerdictStatus.HOLDS, VerdictStatus.DOES_NOT_HOLD, VerdictStatus.NOT_ENOUGH_DATA
@@ -127,11 +128,11 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not np.isfinite(value) else float(value)
 
 
-def between(interval: Interval, digits: int = 2, unit: str = "") -> str:
+def between(interval: Interval, digits: int = 2, unit: str = "") -> str | Sentence:
     """An interval in words: "24.71 ms [24.69, 24.74]"."""
     tail = f" {unit}" if unit else ""
     if interval.low is None or interval.high is None:
-        return f"{_rounded(interval.value, digits)}{tail} (one run, no interval)"
+        return say("{figure} (one run, no interval)", figure=f"{_rounded(interval.value, digits)}{tail}")
     ends = f"[{_rounded(interval.low, digits)}, {_rounded(interval.high, digits)}]"
     return f"{_rounded(interval.value, digits)}{tail} {ends}"
 
@@ -140,9 +141,9 @@ def _rounded(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no "-0.00"
 
 
-def percent(interval: Interval) -> str:
+def percent(interval: Interval) -> str | Sentence:
     """A ratio in words as a change: "+3.1 % [−0.4, +6.7]"."""
     change = f"{100 * (interval.value - 1):+.1f} %"
     if interval.low is None or interval.high is None:
-        return f"{change} (one run, no interval)"
+        return say("{figure} (one run, no interval)", figure=change)
     return f"{change} [{100 * (interval.low - 1):+.1f}, {100 * (interval.high - 1):+.1f}]"

@@ -19,6 +19,7 @@ from dflash_sweep.analysis.effects import AxisEffect, best_cut
 from dflash_sweep.analysis.evidence import HOLDS, Evidence, from_interval, percent
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.rows import numbers
+from dflash_sweep.analysis.sentences import Sentence, say
 from dflash_sweep.records import Verdict
 
 INTERACTION_ALPHA = 0.005
@@ -37,8 +38,8 @@ class Interaction:
     """
 
     axes: tuple[str, str]
-    first: str
-    second: str
+    first: Sentence
+    second: Sentence
     ratio: Interval
     p_adjusted: float
     cells: tuple[int, int, int, int]
@@ -100,14 +101,16 @@ def _tested(pair: tuple[AxisEffect, AxisEffect], table: lv.AxisTable, evidence: 
     )
 
 
-def _split(effect: AxisEffect, places: np.ndarray) -> tuple[np.ndarray, str]:
+def _split(effect: AxisEffect, places: np.ndarray) -> tuple[np.ndarray, Sentence]:
     """0/1 for each place, and what 1 means."""
     codes = effect.rows.codes[np.searchsorted(effect.rows.places, places)]
     cut = best_cut(effect.rows, effect.fit)
     if cut is not None:
-        return (codes >= cut[0]).astype(float), f"{effect.name} from {effect.rows.levels[cut[0]].text} on"
+        first = effect.rows.levels[cut[0]].text
+        return (codes >= cut[0]).astype(float), say("{axis} from {value} on", axis=effect.name, value=first)
     usual = effect.rows.levels[effect.reference].text
-    return (codes != effect.reference).astype(float), f"{effect.name} other than {usual}"
+    other = say("{axis} other than {value}", axis=effect.name, value=usual)
+    return (codes != effect.reference).astype(float), other
 
 
 def interaction_verdicts(effects: Sequence[AxisEffect], evidence: Evidence) -> list[Verdict]:
@@ -117,12 +120,20 @@ def interaction_verdicts(effects: Sequence[AxisEffect], evidence: Evidence) -> l
             "sweet_spot",
             " × ".join(found.axes),
             HOLDS,
-            f"{found.axes[0]} and {found.axes[1]} do not add up: the effect of {found.first} is {percent(found.ratio)} "
-            f"with {found.second} (p = {found.p_adjusted:.2g} over all pairs). Choose their values together.",
+            say(
+                "{one} and {other} do not add up: the effect of {first} is {change} with {second} (p = {p:.2g} over "
+                "all pairs). Choose their values together.",
+                one=found.axes[0],
+                other=found.axes[1],
+                first=found.first,
+                second=found.second,
+                change=percent(found.ratio),
+                p=found.p_adjusted,
+            ),
             found.ratio,
             "ratio",
             details={"cells": list(found.cells), "p_adjusted": found.p_adjusted},
-            how_to_check="mean log figures of the four cells, other axes allowed for: (hh − lh) − (hl − ll)",
+            how_to_check=say("mean log figures of the four cells, other axes allowed for: (hh − lh) − (hl − ll)"),
         )
         for found in interactions(effects, evidence)
         if found.p_adjusted < INTERACTION_ALPHA

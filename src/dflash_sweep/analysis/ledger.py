@@ -14,6 +14,7 @@ from dflash_sweep.analysis.confirm import decide
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, UNKNOWN, Evidence, from_interval, percent, unknown
 from dflash_sweep.analysis.intervals import Interval, Spread, pooled_speedup, speedup
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, row_name, setting_text, usable
+from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.frames import KNOB_PREFIX
 from dflash_sweep.records import Verdict
 
@@ -145,15 +146,15 @@ def _graded(
         )
 
     if before is None:
-        return claim(None, True, "the first kept run: nothing to beat")
+        return claim(None, True, say("the first kept run: nothing to beat"))
     if before["setting"] == row["setting"]:
-        return claim(None, False, f"the very setting of {row_name(before)}: a repeat is no improvement")
+        return claim(None, False, say("the very setting of {run}: a repeat is no improvement", run=row_name(before)))
     other = numbers(rows[rows["setting"] == before["setting"]], evidence.column)
     ratio = _compare(own, other, spread, alpha)
     if ratio is None or ratio.low is None or ratio.high is None:
-        return claim(ratio, False, "no repeats: no noise to compare with")
+        return claim(ratio, False, say("no repeats: no noise to compare with"))
     survives = ratio.low > 1 if evidence.sign > 0 else ratio.high < 1
-    return claim(ratio, survives, "beyond the noise" if survives else "inside the noise")
+    return claim(ratio, survives, say("beyond the noise") if survives else say("inside the noise"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +253,7 @@ def _confirmed(evidence: Evidence) -> list[Verdict]:
             figure,
             unit,
             details=details,
-            how_to_check="rows of role confirm, block by block (repeat)",
+            how_to_check=say("rows of role confirm, block by block (repeat)"),
         )
     ]
 
@@ -263,14 +264,18 @@ def _counts(evidence: Evidence) -> Verdict:
     runs = len(evidence.trials)
     valid = len(usable(evidence.trials, evidence.column))
     better = counts["keep"]
-    listed = ", ".join(
-        f"{counts[word]} {word}" for word in ("keep", "discard", "undecided", "crash", "invalid", "apart")
+    text = say(
+        "Of {runs} runs, {valid} valid; of {settings} settings {better} surely beat their incumbent: {keep} keep, "
+        "{discard} discard, {undecided} undecided, {crash} crash, {invalid} invalid, {apart} apart.",
+        runs=runs,
+        valid=valid,
+        settings=len(found),
+        better=better,
+        **{word: counts[word] for word in ("keep", "discard", "undecided", "crash", "invalid", "apart")},
     )
-    text = f"Of {runs} runs, {valid} valid; of {len(found)} settings {better} surely beat their incumbent: {listed}."
     if evidence.noise is None:
-        return unknown(
-            "keep_discard", "ledger", f"{text} No setting was repeated often enough to know the noise.", valid
-        )
+        why = together(text, say("No setting was repeated often enough to know the noise."))
+        return unknown("keep_discard", "ledger", why, valid)
     return Verdict(
         id="keep_discard",
         subject="ledger",
@@ -280,7 +285,7 @@ def _counts(evidence: Evidence) -> Verdict:
         unit="settings",
         n=valid,
         details={"steps": [_step_details(step) for step in found], "counts": dict(counts)},
-        how_to_check="details.steps: each setting against the incumbent of the moment, adjusted",
+        how_to_check=say("details.steps: each setting against the incumbent of the moment, adjusted"),
     )
 
 
@@ -304,14 +309,16 @@ def _claims(evidence: Evidence) -> list[Verdict]:
         return []
     alive = [claim for claim in graded if claim.survives]
     dead = [claim for claim in graded if not claim.survives]
-    kept = "; ".join(_claim_words(claim) for claim in alive) or "none"
-    lost = "; ".join(_claim_words(claim) for claim in dead) or "none"
-    text = (
-        f"Of {len(graded)} claimed improvements (keep) {len(alive)} survive the noise. "
-        f"Survive: {kept}. Do not survive: {lost}."
+    text = say(
+        "Of {claims} claimed improvements (keep) {survive} survive the noise. Survive: {kept}. Do not survive: {lost}.",
+        claims=len(graded),
+        survive=len(alive),
+        kept=listed(map(_claim_words, alive), "; ") or say("none"),
+        lost=listed(map(_claim_words, dead), "; ") or say("none"),
     )
     if evidence.noise is None:
-        return [unknown("keep_discard", "claims", f"{text} No repeats: the noise is not known.", len(graded))]
+        why = together(text, say("No repeats: the noise is not known."))
+        return [unknown("keep_discard", "claims", why, len(graded))]
     return [
         Verdict(
             id="keep_discard",
@@ -322,14 +329,15 @@ def _claims(evidence: Evidence) -> list[Verdict]:
             unit="claims",
             n=len(evidence.ranked),
             details={"claims": [_claim_details(claim) for claim in graded]},
-            how_to_check="all runs of the claimed setting against all runs of the one kept before, adjusted",
+            how_to_check=say("all runs of the claimed setting against all runs of the one kept before, adjusted"),
         )
     ]
 
 
-def _claim_words(claim: Claim) -> str:
-    shown = f" {percent(claim.ratio)}" if claim.ratio else f" ({claim.why})"
-    return f"{claim.name}{shown}{'' if claim.replicated else ', not replicated'}"
+def _claim_words(claim: Claim) -> Sentence:
+    shown = percent(claim.ratio) if claim.ratio else say("({why})", why=claim.why)
+    words = "{run} {shown}" if claim.replicated else "{run} {shown}, not replicated"
+    return say(words, run=claim.name, shown=shown)
 
 
 def _claim_details(claim: Claim) -> dict[str, object]:
@@ -349,14 +357,18 @@ def _changes(evidence: Evidence) -> list[Verdict]:
     if not judged:
         return []
     apart = [change for change in judged if change.told_apart]
-    named = "; ".join(f"{c.build}: {percent(c.ratio)}" for c in apart if c.ratio) or "none"
+    named = [say("{build}: {change}", build=c.build, change=percent(c.ratio)) for c in apart if c.ratio]
     widest = max(judged, key=lambda change: abs((change.ratio.value if change.ratio else 1.0) - 1))
-    text = (
-        f"Of {len(judged)} runs with changed source {len(judged) - len(apart)} cannot be told apart from no change; "
-        f"{len(apart)} can: {named}."
+    text = say(
+        "Of {runs} runs with changed source {same} cannot be told apart from no change; {apart} can: {named}.",
+        runs=len(judged),
+        same=len(judged) - len(apart),
+        apart=len(apart),
+        named=listed(named, "; ") or say("none"),
     )
     if len(found) > len(judged):
-        text += f" {len(found) - len(judged)} more have no unchanged run of the same setting."
+        more = say("{count} more have no unchanged run of the same setting.", count=len(found) - len(judged))
+        text = together(text, more)
     ratio = widest.ratio
     return [
         Verdict(
@@ -376,6 +388,6 @@ def _changes(evidence: Evidence) -> list[Verdict]:
                     for c in found
                 ],
             },
-            how_to_check="each changed run against the unchanged runs of its setting, adjusted for their number",
+            how_to_check=say("each changed run against the unchanged runs of its setting, adjusted for their number"),
         )
     ]

@@ -20,6 +20,7 @@ from dflash_sweep.analysis import levels as lv
 from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, unknown
 from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.rows import is_missing, knob_columns, numbers, row_name, value_text, whole_settings
+from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.frames import KNOB_PREFIX, MEMORY_PREFIX
 from dflash_sweep.records import Verdict
 
@@ -52,7 +53,8 @@ class Misfit:
 def memory(evidence: Evidence) -> list[Verdict]:
     """What does not fit; MiB per unit of a knob from messages and log figures; peak memory along the knobs."""
     found = [*_fits(evidence), *_messages(evidence), *_figures(evidence)]
-    return found or [unknown("memory", "device memory", "No run ran out of memory and no memory figure was recorded.")]
+    why = say("No run ran out of memory and no memory figure was recorded.")
+    return found or [unknown("memory", "device memory", why)]
 
 
 def _fits(evidence: Evidence) -> list[Verdict]:
@@ -67,15 +69,20 @@ def _fits(evidence: Evidence) -> list[Verdict]:
     judged = rows[failed | rows["failure_kind"].isna()]
     misfit = worst_condition(judged, failed.loc[judged.index])
     if misfit is None:
-        text = f"{int(failed.sum())} runs ran out of memory, in settings that have nothing in common beyond chance."
-        return [unknown("memory", "out of memory", text, int(failed.sum()))]
-    first, *more = [f"{name} at its default" if value == "unset" else f"{name}={value}" for name, value in misfit.terms]
-    words = f"{first} with {' and '.join(more)}" if more else first
-    device = _device(rows)
-    other = f" Exceptions that fit: {'; '.join(misfit.exceptions)}." if misfit.exceptions else ""
-    near = _nearby(judged, failed.loc[judged.index], misfit)
-    tried = misfit.failed + misfit.fitted
-    text = f"{words} does not fit{device}: {misfit.failed} of {tried} runs ran out of memory.{other}{near}"
+        template = "{count} runs ran out of memory, in settings that have nothing in common beyond chance."
+        return [unknown("memory", "out of memory", say(template, count=int(failed.sum())), int(failed.sum()))]
+    words = _condition(misfit)
+    text = together(
+        say(
+            "{condition} does not fit{device}: {failed} of {tried} runs ran out of memory.",
+            condition=words,
+            device=_device(rows),
+            failed=misfit.failed,
+            tried=misfit.failed + misfit.fitted,
+        ),
+        say("Exceptions that fit: {runs}.", runs=listed(misfit.exceptions, "; ")) if misfit.exceptions else "",
+        _nearby(judged, failed.loc[judged.index], misfit),
+    )
     return [
         Verdict(
             id="memory",
@@ -91,16 +98,28 @@ def _fits(evidence: Evidence) -> list[Verdict]:
                 "terms": dict(misfit.terms),
                 "out_of_memory": [row_name(row) for _, row in rows[failed].iterrows()],
             },
-            how_to_check="failure_kind out_of_memory against the knob columns named; Wilson interval",
+            how_to_check=say("failure_kind out_of_memory against the knob columns named; Wilson interval"),
         )
     ]
 
 
-def _device(rows: pd.DataFrame) -> str:
+def _condition(misfit: Misfit) -> str | Sentence:
+    """ "n_ctx=65536 with batch at its default and tree=true"."""
+    terms = [
+        say("{knob} at its default", knob=name) if value == "unset" else f"{name}={value}"
+        for name, value in misfit.terms
+    ]
+    if len(terms) == 1:
+        return terms[0]
+    rest = terms[1] if len(terms) == 2 else say("{one} and {other}", one=terms[1], other=terms[2])
+    return say("{first} with {rest}", first=terms[0], rest=rest)
+
+
+def _device(rows: pd.DataFrame) -> str | Sentence:
     names = [str(name) for name in rows["device"].dropna().unique() if str(name) != "unknown"]
     sizes = numbers(rows, "device_memory_mib").dropna()
     size = f" ({sizes.iloc[0] / 1024:.0f} GB)" if len(sizes) else ""
-    return f" on {names[0]}{size}" if len(names) == 1 else ""
+    return say(" on {device}", device=f"{names[0]}{size}") if len(names) == 1 else ""
 
 
 def worst_condition(rows: pd.DataFrame, failed: pd.Series) -> Misfit | None:
@@ -130,7 +149,10 @@ def worst_condition(rows: pd.DataFrame, failed: pd.Series) -> Misfit | None:
         failed=k,
         fitted=n - k,
         share=Interval(value=k / n, low=float(low), high=float(high), n=n, method="Wilson"),
-        exceptions=tuple(f"{row_name(row)} ({_unusual(row, rows, dict(terms))})" for _, row in fits.iterrows()),
+        exceptions=tuple(
+            say("{run} ({setting})", run=row_name(row), setting=_unusual(row, rows, dict(terms)))
+            for _, row in fits.iterrows()
+        ),
     )
 
 
@@ -157,7 +179,7 @@ def _conditions(varied: dict[str, np.ndarray], bad: np.ndarray) -> Iterator[tupl
                 yield tuple(term for term, _ in chosen), mask
 
 
-def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str:
+def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str | Sentence:
     """What a row sets differently from most rows, beside the terms."""
     parts = []
     for column in knob_columns(rows):
@@ -166,10 +188,10 @@ def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str:
         own = "unset" if is_missing(row[column]) else value_text(row[column])
         if name not in terms and own != str(texts.mode().iloc[0]):
             parts.append(f"{name}={own}")
-    return ", ".join(parts[:3]) or "usual settings"
+    return ", ".join(parts[:3]) or say("usual settings")
 
 
-def _nearby(rows: pd.DataFrame, failed: pd.Series, misfit: Misfit) -> str:
+def _nearby(rows: pd.DataFrame, failed: pd.Series, misfit: Misfit) -> str | Sentence:
     """Runs that share the first term but not all of them, and fit."""
     name, value = misfit.terms[0]
     texts = _texts(rows, KNOB_PREFIX + name)
@@ -181,11 +203,15 @@ def _nearby(rows: pd.DataFrame, failed: pd.Series, misfit: Misfit) -> str:
         return ""
     others = [term for term, _ in misfit.terms[1:]]
     texts_of = {term: pd.Series(_texts(fits, KNOB_PREFIX + term), index=fits.index) for term in others}
-    shown = ", ".join(
-        f"{row_name(row)} ({', '.join(f'{term}={texts_of[term].loc[place]}' for term in others)})"
+    shown = [
+        say(
+            "{run} ({setting})",
+            run=row_name(row),
+            setting=", ".join(f"{term}={texts_of[term].loc[place]}" for term in others),
+        )
         for place, row in fits.head(6).iterrows()
-    )
-    return f" {name}={value} fits in {shown}."
+    ]
+    return say("{setting} fits in {runs}.", setting=f"{name}={value}", runs=listed(shown))
 
 
 def _messages(evidence: Evidence) -> list[Verdict]:
@@ -220,20 +246,26 @@ def _proportional(amounts: pd.Series, knob: pd.Series) -> pd.Series | None:
 
 def _per_unit(name: str, ratios: pd.Series, rows: pd.DataFrame) -> Verdict:
     interval = mean_interval(ratios.tolist())
-    unit = {"budget": "tree node", "n_ctx": "context token"}.get(name, f"unit of {name}")
-    named = ", ".join(row_name(row) for _, row in rows.loc[ratios.index].iterrows())
-    text = f"What did not fit asked for {between(interval, 3, 'MiB')} per {unit} ({name}), by the messages of {named}."
+    known = {"budget": say("tree node"), "n_ctx": say("context token")}
+    unit = known.get(name, say("unit of {knob}", knob=name))
+    text = say(
+        "What did not fit asked for {amount} per {unit} ({knob}), by the messages of {runs}.",
+        amount=between(interval, 3, "MiB"),
+        unit=unit,
+        knob=name,
+        runs=listed(row_name(row) for _, row in rows.loc[ratios.index].iterrows()),
+    )
     return Verdict(
         id="memory",
-        subject=f"MiB per {unit}",
+        subject=say("MiB per {unit}", unit=unit),
         status=HOLDS,
         statement=text,
         value=interval.value,
-        unit=f"MiB per {unit}",
+        unit=say("MiB per {unit}", unit=unit),
         ci_low=interval.low,
         ci_high=interval.high,
         n=interval.n,
-        how_to_check=f"MiB in the failure message / {name}",
+        how_to_check=say("MiB in the failure message / {knob}", knob=name),
     )
 
 
@@ -276,15 +308,20 @@ def _slopes(rows: pd.DataFrame, column: str) -> list[Verdict]:
             found.append(
                 Verdict(
                     id="memory",
-                    subject=f"{column} per {knob}",
+                    subject=say("{figure} per {knob}", figure=column, knob=knob),
                     status=HOLDS,
-                    statement=f"{column} grows by {between(slope, 4, 'MiB')} per unit of {knob}.",
+                    statement=say(
+                        "{figure} grows by {slope} per unit of {knob}.",
+                        figure=column,
+                        slope=between(slope, 4, "MiB"),
+                        knob=knob,
+                    ),
                     value=value,
                     unit="MiB",
                     ci_low=low,
                     ci_high=high,
                     n=len(good),
-                    how_to_check=f"{column} against the knobs, linear model",
+                    how_to_check=say("{figure} against the knobs, linear model", figure=column),
                 )
             )
     return found

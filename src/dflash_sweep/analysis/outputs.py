@@ -10,6 +10,7 @@ import pandas as pd
 from dflash_sweep.analysis.divergence import Divergence, first_divergence, in_words, read_answer
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, unknown
 from dflash_sweep.analysis.rows import is_missing, row_name
+from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.records import Verdict
 
 DEGENERATE_WORDS = ("degenerate", "repet", "distinct")
@@ -24,9 +25,8 @@ def correctness(evidence: Evidence) -> list[Verdict]:
     """
     turns = _hashed(evidence.turns)
     if turns.empty:
-        return [
-            unknown("correctness", "greedy text", "These rows hold no text: equality with plain decoding is not known.")
-        ]
+        why = say("These rows hold no text: equality with plain decoding is not known.")
+        return [unknown("correctness", "greedy text", why)]
     plain = turns[~turns["speculative"].astype(bool)]
     spec = turns[turns["speculative"].astype(bool)]
     unique = plain.groupby(["conversation", "index"])["text_sha256"].transform("nunique") == 1
@@ -35,7 +35,7 @@ def correctness(evidence: Evidence) -> list[Verdict]:
     own = reference[["text_sha256", *_TEXT_COLUMNS]].add_prefix("plain_")
     joined = spec.join(own, on=["conversation", "index"]).dropna(subset=["plain_text_sha256"])
     if joined.empty:
-        why = "No turn has both a plain answer that repeats and a speculative one."
+        why = say("No turn has both a plain answer that repeats and a speculative one.")
         return [unknown("correctness", "greedy text", why, len(spec))]
     equal = joined["text_sha256"] == joined["plain_text_sha256"]
     runs = joined["uid"].nunique()
@@ -43,9 +43,10 @@ def correctness(evidence: Evidence) -> list[Verdict]:
     first = _first(evidence, differing)
     text = _equality_in_words(evidence, joined, differing, first)
     if unstable:
-        text += f" Plain decoding itself did not repeat on {unstable} turns, which are left out."
+        words = "Plain decoding itself did not repeat on {count} turns, which are left out."
+        text = together(text, say(words, count=unstable))
     if runs < 2:
-        return [unknown("correctness", "greedy text", f"{text} One run shows too little.", runs)]
+        return [unknown("correctness", "greedy text", together(text, say("One run shows too little.")), runs)]
     return [
         Verdict(
             id="correctness",
@@ -61,25 +62,32 @@ def correctness(evidence: Evidence) -> list[Verdict]:
                 "plain_not_repeatable": unstable,
                 "first_divergence": first,
             },
-            how_to_check="text_sha256 and text of the turn table, same turn, speculative against plain",
+            how_to_check=say("text_sha256 and text of the turn table, same turn, speculative against plain"),
         )
     ]
 
 
 def _equality_in_words(
     evidence: Evidence, joined: pd.DataFrame, differing: pd.DataFrame, first: list[dict[str, Any]]
-) -> str:
+) -> Sentence:
     runs = joined["uid"].nunique()
     if differing.empty:
-        return f"All {len(joined)} answered turns of {runs} speculative runs equal plain decoding's, byte for byte."
+        words = "All {turns} answered turns of {runs} speculative runs equal plain decoding's, byte for byte."
+        return say(words, turns=len(joined), runs=runs)
     names = list(_names(evidence, differing["uid"]).values())
-    shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
     known = [entry for entry in first if entry["unit"] is not None]
-    where = f" First in {known[0]['run']}, turn {known[0]['turn']}, {known[0]['in_words']}." if known else ""
-    return (
-        f"{len(differing)} of {len(joined)} turns differ from plain decoding's text ({shown}): these settings are not "
-        f"bit-equal and are ranked apart.{where}"
+    text = say(
+        "{count} of {turns} turns differ from plain decoding's text ({runs}{more}): these settings are not bit-equal "
+        "and are ranked apart.",
+        count=len(differing),
+        turns=len(joined),
+        runs=listed(names[:5]),
+        more=" …" if len(names) > 5 else "",
     )
+    if not known:
+        return text
+    words = "First in {run}, turn {turn}, {place}."
+    return together(text, say(words, run=known[0]["run"], turn=known[0]["turn"], place=known[0]["in_words"]))
 
 
 def _hashed(turns: pd.DataFrame) -> pd.DataFrame:
@@ -108,7 +116,7 @@ def _first(evidence: Evidence, turns: pd.DataFrame) -> list[dict[str, Any]]:
             "run": names[row["uid"]],
             "turn": f"{row['conversation']}/{row['index']}",
             **(place.as_dict() if place is not None else {"unit": None}),
-            "in_words": in_words(place, "plain", "this run") if place is not None else "text not stored",
+            "in_words": in_words(place, say("plain"), say("this run")) if place is not None else say("text not stored"),
         })  # fmt: skip
     return found
 
@@ -137,11 +145,16 @@ def degenerate_output(evidence: Evidence) -> list[Verdict]:
     touched = int(marked["uid"].nunique()) if len(marked) else 0
     judged = int((turns["text_sha256"].map(lambda v: isinstance(v, str) and v != "")).sum()) if len(turns) else 0
     if not names and not touched and not judged:
-        return [unknown("degenerate_output", "text", "These rows hold no text: repetition cannot be judged.")]
+        why = say("These rows hold no text: repetition cannot be judged.")
+        return [unknown("degenerate_output", "text", why)]
     if names or touched:
-        text = (
-            f"{len(names)} runs were thrown out and {len(marked)} turns of {touched} runs left out because their text "
-            f"repeats itself: fast for that reason, they cannot win ({', '.join(names[:5]) or 'no whole run'})."
+        text = say(
+            "{runs} runs were thrown out and {turns} turns of {touched} runs left out because their text repeats "
+            "itself: fast for that reason, they cannot win ({names}).",
+            runs=len(names),
+            turns=len(marked),
+            touched=touched,
+            names=listed(names[:5]) or say("no whole run"),
         )
         return [
             Verdict(
@@ -153,10 +166,10 @@ def degenerate_output(evidence: Evidence) -> list[Verdict]:
                 unit="runs",
                 n=max(touched, len(names)),
                 details={"rows": names, "turns": len(marked)},
-                how_to_check="failure_kind degenerate_output, or invalid_reason of the turn table",
+                how_to_check=say("failure_kind degenerate_output, or invalid_reason of the turn table"),
             )
         ]
-    text = f"No answer repeats itself: {judged} turns were judged."
+    text = say("No answer repeats itself: {turns} turns were judged.", turns=judged)
     return [
         Verdict(
             id="degenerate_output",

@@ -10,6 +10,7 @@ import math
 from dflash_sweep.analysis.evidence import HOLDS, Evidence, unknown
 from dflash_sweep.analysis.noise import MIN_DF, powers, repeats_for, smallest_difference
 from dflash_sweep.analysis.rows import numbers
+from dflash_sweep.analysis.sentences import Sentence, say
 from dflash_sweep.records import Verdict
 
 CLAIM = 0.02
@@ -20,17 +21,25 @@ def noise(evidence: Evidence) -> list[Verdict]:
     """One verdict: dispersion with its interval, the smallest difference n repeats show, the repeats 2 % needs."""
     found = evidence.noise
     if found is None:
-        why = f"Too few repeats of identical settings (fewer than {MIN_DF} degrees of freedom): repeat one three times."
-        return [unknown("noise", "repeats", why)]
+        words = "Too few repeats of identical settings (fewer than {df} degrees of freedom): repeat one three times."
+        return [unknown("noise", "repeats", say(words, df=MIN_DF))]
     needed = repeats_for(CLAIM, found.sd)
-    range_text = f"{repeats_for(CLAIM, found.low)} to {repeats_for(CLAIM, found.high)}"
     smallest = {n: smallest_difference(n, found.sd) for n in (2, 3, 5, 10)}
     three = smallest[3]
-    text = (
-        f"Runs of one setting scatter by {100 * found.sd:.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}] "
-        f"({found.n} runs of {found.groups} settings){_largest(evidence)}. To show a difference of 2 % each setting "
-        f"needs {needed} runs [{range_text}]; three runs each show {100 * (three or 0):.0f} % and more (power 80 %, "
-        "level 5 %)."
+    text = say(
+        "Runs of one setting scatter by {sd:.1f} % [{low:.1f}, {high:.1f}] ({runs} runs of {settings} "
+        "settings){example}. To show a difference of 2 % each setting needs {needed} runs [{fewest} to {most}]; three "
+        "runs each show {three:.0f} % and more (power 80 %, level 5 %).",
+        sd=100 * found.sd,
+        low=100 * found.low,
+        high=100 * found.high,
+        runs=found.n,
+        settings=found.groups,
+        example=_largest(evidence),
+        needed=needed,
+        fewest=repeats_for(CLAIM, found.low),
+        most=repeats_for(CLAIM, found.high),
+        three=100 * (three or 0),
     )
     return [
         Verdict(
@@ -50,12 +59,14 @@ def noise(evidence: Evidence) -> list[Verdict]:
                 "smallest_difference": {str(n): value for n, value in smallest.items()},
                 "rows": list(found.rows),
             },
-            how_to_check="group the rows by setting and device; pooled standard deviation of log figures within groups",
+            how_to_check=say(
+                "group the rows by setting and device; pooled standard deviation of log figures within groups"
+            ),
         )
     ]
 
 
-def _largest(evidence: Evidence) -> str:
+def _largest(evidence: Evidence) -> str | Sentence:
     """The setting with the most runs, as an example."""
     rows = evidence.ranked
     if rows.empty:
@@ -64,4 +75,5 @@ def _largest(evidence: Evidence) -> str:
     if counts.max() < 3:
         return ""
     values = numbers(rows[rows["cell"] == counts.idxmax()], evidence.column)
-    return f"; one setting run {len(values)} times gave {values.min():.2f} to {values.max():.2f}"
+    words = "; one setting run {count} times gave {low:.2f} to {high:.2f}"
+    return say(words, count=len(values), low=float(values.min()), high=float(values.max()))

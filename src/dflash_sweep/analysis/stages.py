@@ -14,6 +14,7 @@ from dflash_sweep.analysis import levels as lv
 from dflash_sweep.analysis.evidence import HOLDS, Evidence, between, committed_per_step, from_interval, unknown
 from dflash_sweep.analysis.intervals import Interval, ratio_interval
 from dflash_sweep.analysis.rows import numbers, short_setting
+from dflash_sweep.analysis.sentences import say, together
 from dflash_sweep.records import Verdict
 
 MIN_SHARE = 0.01
@@ -109,23 +110,26 @@ def stage_attribution(evidence: Evidence) -> list[Verdict]:
     rows = focus(evidence)
     costs = stage_costs(rows)
     if not costs:
-        return [
-            unknown("stage_attribution", "step", "The engine prints no stage times, or no run has them.", len(rows))
-        ]
+        why = say("The engine prints no stage times, or no run has them.")
+        return [unknown("stage_attribution", "step", why, len(rows))]
     moved = movers(evidence)
     one_setting = rows["knob_key"].nunique() == 1
-    setting = short_setting(rows.iloc[0], evidence.ranked) if one_setting else "all runs together"
+    setting = short_setting(rows.iloc[0], evidence.ranked) if one_setting else say("all runs together")
     return [_attributed(cost, moved.get(cost.name, ()), setting) for cost in costs if cost.share.value >= MIN_SHARE]
 
 
 def _attributed(cost: StageCost, axes: tuple[str, ...], setting: str) -> Verdict:
-    gone = "" if cost.removed_tps is None else f", without it {cost.removed_tps:.1f} tok/s"
-    movers_text = f" Moved by {', '.join(axes)}." if axes else ""
     single = cost.share.n < 2
-    statement = (
-        f"{cost.name}: {cost.ms:.1f} ms a step, {between(cost.share.scaled(100), 1, '%')} of it; at half its time "
-        f"{cost.halved_tps:.1f} tok/s{gone}.{movers_text}"
+    gone = "" if cost.removed_tps is None else say(", without it {rate:.1f} tok/s", rate=cost.removed_tps)
+    cost_words = say(
+        "{stage}: {ms:.1f} ms a step, {share} of it; at half its time {halved:.1f} tok/s{gone}.",
+        stage=cost.name,
+        ms=cost.ms,
+        share=between(cost.share.scaled(100), 1, "%"),
+        halved=cost.halved_tps,
+        gone=gone,
     )
+    statement = together(cost_words, say("Moved by {axes}.", axes=", ".join(axes)) if axes else "")
     if single:
         return Verdict(
             id="stage_attribution",
@@ -150,5 +154,5 @@ def _attributed(cost: StageCost, axes: tuple[str, ...], setting: str) -> Verdict
             "moved_by": list(axes),
             "setting": setting,
         },
-        how_to_check="rows of the setting in details: stage column / step_ms, weighted by verify_steps",
+        how_to_check=say("rows of the setting in details: stage column / step_ms, weighted by verify_steps"),
     )

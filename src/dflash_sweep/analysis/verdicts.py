@@ -23,6 +23,7 @@ from dflash_sweep.analysis.ledger import keep_discard
 from dflash_sweep.analysis.memory import memory
 from dflash_sweep.analysis.outputs import correctness, degenerate_output
 from dflash_sweep.analysis.repeats import noise
+from dflash_sweep.analysis.sentences import say
 from dflash_sweep.analysis.stages import stage_attribution
 from dflash_sweep.records import StudyInfo, Verdict, VerdictStatus
 
@@ -83,7 +84,7 @@ def judge(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> tuple[
     ):
         found += about_axes(effects, evidence)
     silent = set(VERDICT_IDS) - {verdict.id for verdict in found}
-    found += [unknown(name, "study", "The rows hold nothing to judge this by.") for name in sorted(silent)]
+    found += [unknown(name, "study", say("The rows hold nothing to judge this by.")) for name in sorted(silent)]
     return tuple(sorted(found, key=_rank))
 
 

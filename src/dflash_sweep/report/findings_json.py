@@ -36,7 +36,9 @@ def plain(value: Any) -> Any:
     """A value as JSON can hold it: NaN and infinities become null, tuples lists, anything unknown its text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | bool | int):
+    if isinstance(value, str):
+        return str(value)  # sentences become ordinary text
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
