@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from dflash_sweep.errors import StorageError
-from dflash_sweep.records import StoredTrial, StudyInfo, TrialResult, TrialSpec
+from dflash_sweep.records import ReplayPolicy, StoredTrial, StudyInfo, TrialResult, TrialSpec
 from dflash_sweep.tables import LeaseRow, StageRow, StudyRow, TrialRow, TurnRow
 
 _LOG = logging.getLogger(__name__)
@@ -62,6 +62,24 @@ def schema_head() -> str:
     return ScriptDirectory.from_config(config).get_current_head() or ""
 
 
+_FIRST_POLICY_FIELDS = frozenset(
+    {
+        "mode", "warmup_turns", "max_tokens", "temperature", "sampling_seed", "cache_prompt", "thinking", "tools",
+        "concurrency", "pauses", "min_decode_tokens", "turn_timeout_s", "fresh_server", "request_fields",
+    }
+)  # fmt: skip
+
+
+def _told_policy(policy: ReplayPolicy) -> dict[str, Any]:
+    """A replay policy without fields that came after the first version and are left alone: older rows stay equal."""
+    untouched = _plain(ReplayPolicy())
+    return {
+        name: value
+        for name, value in _plain(policy).items()
+        if name in _FIRST_POLICY_FIELDS or value != untouched[name]
+    }
+
+
 def comparability_key(spec: TrialSpec, device_name: str) -> str:
     """Rows with different keys are never ranked together: what was asked, by whom, on what. 16 hex digits.
 
@@ -75,7 +93,7 @@ def comparability_key(spec: TrialSpec, device_name: str) -> str:
             "options": {key: value for key, value in engine.options.items() if not key.endswith("seed")},
             "build": (spec.build.version, spec.build.binary_sha256),
             "trace": (spec.trace.header.sha256, spec.trace.header.template_kwargs),
-            "policy": spec.policy,
+            "policy": _told_policy(spec.policy),
             "device": device_name,
         }
     )
