@@ -97,7 +97,8 @@ def bind_knobs(engine: Engine, knobs: Knobs, where: str) -> Knobs:
     return {name: bind_value(_definition(engine, name, where), value, where) for name, value in knobs.items()}
 
 
-def _bind_options(engine: Engine, settings: EngineSettings) -> EngineSettings:
+def bind_options(engine: Engine, settings: EngineSettings) -> EngineSettings:
+    """The settings with each option in its declared type. Raises ConfigError."""
     by_name = {definition.name: definition for definition in engine.options}
     for name in settings.options:
         if name not in by_name:
@@ -154,7 +155,7 @@ def examine(
 ) -> Preflight:
     """Look at everything a study needs. `devices` is called last. Raises ConfigError; starts no server."""
     check_policy(policy)
-    settings = _bind_options(engine, settings)
+    settings = bind_options(engine, settings)
     bound = SearchSpace(axes=tuple(bind_axis(engine, axis) for axis in space.axes))
     fixed = bind_knobs(engine, fixed, "fixed")
     plain = {**fixed, **bind_knobs(engine, plain, "plain")}

@@ -61,6 +61,7 @@ class EngineFacts:
     `cold_by`: how the prompt cache of a running server is emptied between two trials: first_request (one slot and no
     cache beside it: a request with other text replaces what it holds), or a path that is posted to; None = not known,
     so that trials never share a server.
+    `machine_options`: options that stand for the state of an emulated machine, not for what is measured on it.
     """
 
     measurement: Measurement
@@ -72,6 +73,7 @@ class EngineFacts:
     launches: bool = True
     metrics_path: str | None = None
     cold_by: str | None = None
+    machine_options: tuple[str, ...] = ()
     note: str = ""
 
 

@@ -58,6 +58,7 @@ class EmulatorEngine(DDTreeEngine):
         lossless=False,
         needs_draft_model=False,
         accelerator="none",
+        machine_options=("noise", "drift", "slowdown", "throttle_after", "fault"),
         cold_by="first_request",
         note="times come from a cost model fitted to public measurements; see docs/emulator.md",
     )
