@@ -167,6 +167,8 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
             out.print(sentence, markup=False)
         provenance = {
             **environment.provenance(launch_dir, preflight.devices),
+            "launch_dir": str(launch_dir),
+            "trace_path": chosen.trace_path,
             "build": asdict(preflight.build),
             "models": [asdict(model) for model in preflight.models],
         }
