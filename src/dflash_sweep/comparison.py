@@ -43,7 +43,6 @@ def run_comparison(cfg: DictConfig, engine_groups: Path, launch_dir: Path, run_d
 
     `engine_groups` is the folder of the engines' configuration. Raises ConfigError if none can run here.
     """
-    out = terminal.console()
     groups = {str(name): group(engine_groups, str(name)) for name in cfg.compare}
     skipped: dict[str, str] = {}
     studies: dict[str, int] = {}
@@ -52,7 +51,7 @@ def run_comparison(cfg: DictConfig, engine_groups: Path, launch_dir: Path, run_d
             finished = run.drive(member(cfg, name, engine), launch_dir, run_dir / name)
         except ConfigError as error:
             skipped[name] = " ".join(str(error).split())
-            out.print(f"{name}: skipped — {skipped[name]}", markup=False)
+            terminal.tell(str(cfg.progress), str(cfg.study_name), f"{name}: skipped — {skipped[name]}")
             continue
         studies[finished.study] = finished.code
         if finished.code == EXIT_INTERRUPTED:
@@ -69,6 +68,7 @@ def run_comparison(cfg: DictConfig, engine_groups: Path, launch_dir: Path, run_d
             if info is not None:
                 lines.append(side_by_side.line(info, store.trials(study)))
     path = side_by_side.write(folder, config.study_name, config.trace.path, lines, skipped)
-    out.print(side_by_side.page(config.study_name, config.trace.path, lines, skipped), markup=False)
-    print(path)  # noqa: T201 - the one line of standard output
-    return EXIT_FAILED if EXIT_FAILED in studies.values() else EXIT_OK
+    code = EXIT_FAILED if EXIT_FAILED in studies.values() else EXIT_OK
+    page = side_by_side.page(config.study_name, config.trace.path, lines, skipped)
+    terminal.close(config.progress, config.study_name, code, page, path)
+    return code

@@ -46,6 +46,14 @@ class Pool(Protocol):
         """How many specs could start right now."""
         ...
 
+    def idle_devices(self) -> tuple[Device, ...]:
+        """The devices whose workers could start one."""
+        ...
+
+    def seats(self) -> dict[str, int]:
+        """uid of each running trial → its worker's place in `devices`. May be asked from another thread, for display."""
+        ...
+
     def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:
         """Hand in one trial; it starts as soon as a worker is free (`on`: the one that owns this device). Returns at
         once. Raises ConfigError for a device that no worker owns."""
@@ -77,7 +85,13 @@ class InlinePool:
         server.reap()
 
     def idle(self) -> int:
-        return 0 if self._queue else 1
+        return len(self.idle_devices())
+
+    def idle_devices(self) -> tuple[Device, ...]:
+        return () if self._queue else self.devices
+
+    def seats(self) -> dict[str, int]:
+        return {spec.uid: 0 for spec in tuple(self._queue)[:1]}
 
     def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:
         check_owned(on, self.devices)
@@ -86,8 +100,11 @@ class InlinePool:
     def wait(self, timeout_s: float | None = None) -> tuple[TrialResult, ...]:
         if not self._queue:
             return ()
-        spec = self._queue.popleft()
-        return (self._run_trial(spec, self.devices[0]) if self._run_trial is not None else self._bench.run(spec),)
+        spec = self._queue[0]
+        try:
+            return (self._run_trial(spec, self.devices[0]) if self._run_trial is not None else self._bench.run(spec),)
+        finally:
+            self._queue.popleft()
 
     def close(self) -> None:
         self._queue.clear()
@@ -119,7 +136,13 @@ class RecordedPool:
         self._queue: deque[TrialSpec] = deque()
 
     def idle(self) -> int:
-        return max(0, len(self.devices) - len(self._queue))
+        return len(self.idle_devices())
+
+    def idle_devices(self) -> tuple[Device, ...]:
+        return self.devices[len(self._queue) :]
+
+    def seats(self) -> dict[str, int]:
+        return {spec.uid: place for place, spec in enumerate(tuple(self._queue)[: len(self.devices)])}
 
     def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:
         check_owned(on, self.devices)

@@ -214,8 +214,14 @@ class RayPool:
         return tuple(about[1] for about in ray.get([seat.actor.about.remote() for seat in self._seats]))
 
     def idle(self) -> int:
-        free = sum(1 for seat in self._seats if seat.spec is None)
-        return max(0, free - len(self._queue))
+        return len(self.idle_devices())
+
+    def idle_devices(self) -> tuple[Device, ...]:
+        """What waits in the queue waits for a busy worker: free ones have taken theirs."""
+        return tuple(seat.device for seat in self._seats if seat.spec is None)
+
+    def seats(self) -> dict[str, int]:
+        return {spec.uid: place for place, seat in enumerate(self._seats) if (spec := seat.spec) is not None}
 
     def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:
         pool.check_owned(on, self.devices)

@@ -15,17 +15,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.console import RenderableType
 
-from dflash_sweep import engines, environment, metrics, pool, report, server, settings, terminal
+from dflash_sweep import engines, environment, pool, report, server, settings, terminal
 from dflash_sweep.analysis.verdicts import judge
 from dflash_sweep.driver import Driver
+from dflash_sweep.early_verdicts import EarlyVerdicts
 from dflash_sweep.errors import StudyFailed
 from dflash_sweep.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from dflash_sweep.exporting import metric_lines
 from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.preflight import Preflight, examine
-from dflash_sweep.records import StudyInfo
+from dflash_sweep.records import StudyInfo, Verdict
+from dflash_sweep.report.outcome import outcome
 from dflash_sweep.runner import Context
 from dflash_sweep.seeds import derive
 from dflash_sweep.settings import Settings
@@ -98,8 +99,14 @@ def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
     return engine, preflight
 
 
-def conclude(store: Store, info: StudyInfo, chosen: Settings) -> tuple[Path, RenderableType]:
-    """Judge a study as it is stored now and write its findings; gives their path and the summary for the terminal."""
+def judged(store: Store, name: str) -> tuple[Verdict, ...]:
+    """What the rows stored so far allow to conclude."""
+    info, trials = store.study(name), store.trials(name)
+    return judge(trial_frame(trials), turn_frame(trials), info) if info is not None and trials else ()
+
+
+def conclude(store: Store, info: StudyInfo, chosen: Settings, code: int) -> terminal.Ending:
+    """Judge a study as it is stored now, write its findings, and say how it ended."""
     trials = store.trials(info.name)
     verdicts = judge(trial_frame(trials), turn_frame(trials), info)
     section = chosen.config.report
@@ -111,26 +118,30 @@ def conclude(store: Store, info: StudyInfo, chosen: Settings) -> tuple[Path, Ren
         formats=tuple(section.formats),
         verdicts=verdicts,
     )
-    return path, terminal.summary(verdicts, report.winner_command(info, trials, verdicts))
-
-
-def _drive(context: Context) -> tuple[StudyInfo, int]:
-    """Run the driver; returns the study as stored and the exit code."""
-    out = terminal.console()
-    shown = terminal.Shown(
-        unit=metrics.METRIC[context.settings.objective].unit,
-        axes=frozenset(axis.name for axis in context.preflight.axes),
+    return terminal.Ending(
+        study=info,
+        code=code,
+        outcome=outcome(info, trials, verdicts),
+        verdicts=verdicts,
+        findings=path,
+        runs=len(trials),
+        failed=sum(trial.result.failure is not None for trial in trials),
+        metric_lines=metric_lines(trials, info) if chosen.config.metric_lines else (),
     )
-    with terminal.view(context.settings.config.progress, shown, out) as watcher, _terminate_as_interrupt():
+
+
+def _drive(context: Context, view: terminal.View) -> tuple[StudyInfo, int]:
+    """Run the driver; returns the study as stored and the exit code."""
+    store, name = context.store, context.settings.study_name
+    watcher = EarlyVerdicts(view, lambda: judged(store, name))
+    with view, _terminate_as_interrupt():
         try:
             return Driver(replace(context, watcher=watcher)).run(), EXIT_OK
         except KeyboardInterrupt:
-            watcher.note("Interrupted: everything measured so far is kept; the same command with resume=true goes on.")
             code = EXIT_INTERRUPTED
-        except StudyFailed as error:
-            watcher.note(f"error: {error}")
+        except StudyFailed:  # the reason is stored with the study
             code = EXIT_FAILED
-    info = context.store.study(context.settings.study_name)
+    info = store.study(name)
     assert info is not None, "the driver stores the study before anything else"
     return info, code
 
@@ -150,21 +161,19 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
     sampling_seed = derive(int(cfg.seed), "sampling")
     chosen = settings.build(cfg, launch_dir=launch_dir, run_dir=run_dir, sampling_seed=sampling_seed)
     engine, preflight = prepare(chosen)
-    out = terminal.console()
     with Store(chosen.storage_url) as store:
         name, sentence = study_name(store.study_names(), chosen.study_name, resume=chosen.config.resume)
         chosen = replace(chosen, study_name=name)
-        hours = chosen.config.budget.hours
-        budget = "" if hours is None else f", at most {hours:g} h"
-        out.print(
-            terminal.preflight_table(
-                name, preflight, engine.facts.measurement, n_trials=chosen.config.n_trials, budget=budget
-            )
+        crew: list[pool.Pool] = []
+        view = terminal.view(
+            chosen.config.progress,
+            terminal.scene(chosen, preflight, engine.facts.measurement, lambda: crew[0].seats() if crew else {}),
         )
-        for stray in server.stray_variables():
-            out.print(f"note: {stray} is set here; it is not passed to the servers", markup=False)
-        if sentence:
-            out.print(sentence, markup=False)
+        overview = terminal.Overview(
+            preflight=preflight, n_trials=chosen.config.n_trials, budget_hours=chosen.config.budget.hours
+        )
+        strays = [f"note: {name} is set here; it is not passed to the servers" for name in server.stray_variables()]
+        view.begin(overview, [*strays, *([sentence] if sentence else [])])
         provenance = {
             **environment.provenance(launch_dir, preflight.devices),
             "launch_dir": str(launch_dir),
@@ -173,6 +182,7 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
             "models": [asdict(model) for model in preflight.models],
         }
         with pool.make(chosen.config.cluster.kind, preflight.devices, address=chosen.config.cluster.address) as workers:
+            crew.append(workers)
             context = Context(
                 settings=chosen,
                 preflight=replace(preflight, devices=workers.devices),  # a cluster's are known only now
@@ -182,16 +192,14 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
                 watcher=Silent(),
                 provenance=provenance,
             )
-            info, code = _drive(context)
-        path, summary = conclude(store, info, chosen)
-        out.print(summary)
-        lines = metric_lines(store.trials(name), info) if chosen.config.metric_lines else ()
-    return Finished(study=name, code=code, findings=path, metric_lines=lines)
+            info, code = _drive(context, view)
+        ending = conclude(store, info, chosen, code)
+        view.end(ending)
+    return Finished(study=name, code=code, findings=ending.findings, metric_lines=ending.metric_lines)
 
 
 def run_study(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
     """Drive a study, print METRIC lines (if asked for) and the path of its findings; returns the exit code."""
     finished = drive(cfg, launch_dir, run_dir)
-    for line in (*finished.metric_lines, str(finished.findings)):
-        print(line)  # noqa: T201 - all that goes to standard output
+    terminal.results(str(cfg.progress), [*finished.metric_lines, str(finished.findings)])
     return finished.code

@@ -146,7 +146,7 @@ class Config:
     seed_from: list[str] = field(default_factory=list)  # stored studies whose best settings are measured first
     verbose: bool = False  # tracebacks and debug messages
     metric_lines: bool = False  # print `METRIC name=value` lines in the end, for scripts and agent loops
-    progress: str = "auto"  # auto | live | plain | quiet
+    progress: str = "auto"  # auto | live | plain | quiet | json: how a run shows itself, see docs/terminal.md
     space: dict[str, Any] = field(default_factory=dict)  # knob -> values, in Hydra's sweep grammar
     fixed: dict[str, Any] = field(default_factory=dict)  # knob -> value for every candidate
     plain: dict[str, Any] = field(default_factory=dict)  # knob -> value for plain decoding only, beside `fixed`
@@ -181,7 +181,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster.kind": ("ray", "inline"),
     "cluster.scheduling": ("async", "deterministic"),
     "report.lang": ("en", "zh"),
-    "progress": ("auto", "live", "plain", "quiet"),
+    "progress": ("auto", "live", "plain", "quiet", "json"),
 }
 """Keys that take one of a few words."""
 

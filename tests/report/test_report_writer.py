@@ -23,6 +23,7 @@ from dflash_sweep.errors import ConfigError, FailureKind
 from dflash_sweep.records import Failure, LaunchSpec, Measurement, Role, StoredTrial, StudyInfo
 from dflash_sweep.report import findings_json, style, writer
 from dflash_sweep.report.figures import FIGURES
+from dflash_sweep.report.outcome import outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 Builder = Callable[..., Any]
@@ -241,15 +242,15 @@ def test_command_can_be_given(build_study: Builder, build_trials: Builder, tmp_p
 
 def test_winner_command(build_study: Builder, build_trials: Builder) -> None:
     trials: Sequence[StoredTrial] = build_trials(48)
-    assert report.winner_command(build_study(), trials) == "A=1 llama-server -m 'target model.gguf' --port 40001"
-    assert report.winner_command(build_study(), trials[2:4]) is None, "the highest of a search is no winner"
-    assert report.winner_command(build_study(), ()) is None
+    assert outcome(build_study(), trials).command == "A=1 llama-server -m 'target model.gguf' --port 40001"
+    assert outcome(build_study(), trials[2:4]).command is None, "the highest of a search is no winner"
+    assert outcome(build_study(), ()).command is None
 
 
 def test_quoting_survives_a_shell(build_study: Builder, build_trials: Builder) -> None:
     launch = LaunchSpec(argv=(sys.executable, "-c", "import sys; print(sys.argv[1:])", "a b", "$HOME", "'", ""))
     trials = [replace(trial, result=replace(trial.result, launch=launch)) for trial in build_trials(2, turns=1)]
-    command = report.winner_command(build_study(), trials)
+    command = outcome(build_study(), trials).command
     assert command is not None
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == repr(["a b", "$HOME", "'", ""])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dflash_sweep.records import StoredTrial, StudyInfo, Verdict
 
-__all__ = ["winner_command", "write"]
+__all__ = ["write"]
 
 
 def write(
@@ -31,17 +31,3 @@ def write(
     return writer.write(
         study, trials, out_dir, lang=lang, formats=formats, server_command=server_command, verdicts=verdicts
     )
-
-
-def winner_command(
-    study: StudyInfo, trials: Sequence[StoredTrial], verdicts: Sequence[Verdict] | None = None
-) -> str | None:
-    """The command line that the answer advises (the winner's, or plain decoding's where that wins); else None."""
-    from dflash_sweep.report.answer import answer, command_line, launch_trial
-    from dflash_sweep.report.material import collect
-    from dflash_sweep.report.texts import texts_for
-
-    material = collect(study, trials, verdicts)
-    found = answer(material, texts_for("en"))
-    trial = launch_trial(found.run, material.stored) if found.is_advice else None
-    return command_line(trial) if trial is not None else None

@@ -1,0 +1,133 @@
+"""The end of a run in at most 19 lines: the answer, the best settings, the command to use, where the findings are.
+
+Pure; imports `terminal` siblings and `report`. The path itself goes to standard output and is the twentieth line.
+"""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from dflash_sweep.records import Measurement, VerdictStatus
+from dflash_sweep.report.outcome import Setting
+from dflash_sweep.report.wording import factor, interval, plural, rate
+from dflash_sweep.terminal.command_text import wrapped
+from dflash_sweep.terminal.ending import Ending
+from dflash_sweep.terminal.words import STATUS_MARKS, cut, first_sentence, fit
+
+MOST_LINES = 19
+COMMAND_WIDTH = 80
+_STATEMENT_LINES = 5
+_SETTINGS = 4
+_VERDICTS = 3
+_REASON_LINES = 3
+_LEAST = 1 + 1 + 1
+"""Lines beside answer, table and command: the heading, what stands over the command, what stands over the path."""
+_RESUME = "everything measured so far is kept; the same command with resume=true goes on"
+
+
+def _lines(text: str, width: int, most: int, style: str = "") -> list[Text]:
+    """A text wrapped between words, the last of `most` lines closed by "…" if there is more."""
+    wrapped_text = list(Text(text, style=style).wrap(Console(width=width), width))
+    if len(wrapped_text) <= most:
+        return wrapped_text
+    rest = " ".join(line.plain.strip() for line in wrapped_text[most - 1 :])
+    return [*wrapped_text[: most - 1], Text(cut(rest, width), style=style)]
+
+
+def _heading(ending: Ending, width: int) -> list[Text]:
+    study, status = ending.study, ending.study.status
+    if status == "failed":
+        return _lines(f"error: {study.stop_reason or 'the study failed'}", width, _REASON_LINES, "bold red")
+    counts = plural(ending.runs, "run") + (f", {ending.failed} failed" if ending.failed else "")
+    kind = "" if study.measurement is Measurement.MEASURED else f", {str(study.measurement).upper()} numbers"
+    lines = [Text(f"{study.name} {status}: {counts}{kind}", style="bold cyan")]
+    if status == "interrupted":
+        lines += _lines(_RESUME, width, 2)
+    elif study.stop_reason:
+        lines += _lines(f"stopped: {first_sentence(study.stop_reason)}", width, 2)
+    return lines
+
+
+def _cells(entry: Setting) -> tuple[str, ...]:
+    ends = "" if entry.value is None or entry.value.low is None else interval(entry.value.low, entry.value.high)
+    gain = "" if entry.gain is None else factor(entry.gain.value)
+    if entry.gain is not None and entry.gain.low is not None and entry.gain.high is not None:
+        gain += f" [{entry.gain.low:.2f}, {entry.gain.high:.2f}]"
+    value = rate(None if entry.value is None else entry.value.value)
+    return (
+        entry.name,
+        f"{value} {ends}".rstrip(),
+        gain,
+        rate(entry.acceptance_length),
+        rate(entry.step_ms),
+        str(entry.n),
+    )
+
+
+def table(ending: Ending, width: int, most: int) -> list[Text]:
+    """The best settings and plain decoding: as many columns as fit, the knobs last where there is room for them."""
+    entries = _chosen(ending.outcome.settings, most)
+    if not entries:
+        return []
+    header = ("", ending.outcome.unit, "× plain decoding", "AL", "step ms", "runs")
+    rows = [header, *(_cells(entry) for entry in entries)]
+    while len(rows[0]) > 2 and _total(rows) > width:
+        rows = [row[:-1] for row in rows]
+    widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(wide) for cell, wide in zip(row[1:], widths[1:], strict=True))]
+        text = "  ".join(cells)
+        knobs = entries[number - 1].knobs if number else ()
+        room = width - cell_len(text) - 2
+        if knobs and room > 20:
+            text += "  " + fit(knobs, room, gap=" ")
+        advised = number > 0 and entries[number - 1].advised
+        lines.append(Text(text.rstrip(), style="bold" if not number else "green" if advised else ""))
+    return lines
+
+
+def _total(rows: list[tuple[str, ...]]) -> int:
+    return sum(max(cell_len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))) - 2
+
+
+def _chosen(settings: tuple[Setting, ...], most: int) -> list[Setting]:
+    """The best, with the advised one and plain decoding among them wherever they stand."""
+    must = [entry for entry in settings if entry.advised or not entry.speculative]
+    free = [entry for entry in settings if entry not in must][: max(0, most - len(must))]
+    return [entry for entry in settings if entry in must or entry in free][: max(most, len(must))]
+
+
+def _command(ending: Ending, width: int, room: int) -> list[Text]:
+    command = ending.outcome.command
+    if command is None:
+        return []
+    head = Text("run it with:", style="bold")
+    for columns in (COMMAND_WIDTH, max(width, COMMAND_WIDTH)):
+        lines = wrapped(command, columns)
+        if len(lines) <= room:
+            return [head, *map(Text, lines)]
+    return [Text("the command line is long: it stands under “What to run now” in the findings", style="bold")]
+
+
+def _verdicts(ending: Ending, width: int, most: int) -> list[Text]:
+    told = [verdict for verdict in ending.verdicts if verdict.status is not VerdictStatus.NOT_ENOUGH_DATA]
+    return [
+        Text(cut(f"{STATUS_MARKS[verdict.status]} {first_sentence(verdict.statement)}", width))
+        for verdict in told[: max(0, min(most, _VERDICTS))]
+        if verdict.subject != "winner"
+    ]
+
+
+def summary(ending: Ending, width: int) -> list[Text]:
+    """At most MOST_LINES lines of at most `width` cells; only a command may be wider (80, or one long word)."""
+    top = [*_heading(ending, width), *_lines(ending.outcome.statement, width, _STATEMENT_LINES, "bold")]
+    bottom = [Text("findings:", style="bold")]
+    settings = min(_SETTINGS, len(ending.outcome.settings))
+    command = _command(ending, width, MOST_LINES - len(top) - len(bottom) - 1 - (min(settings, 2) + 1))
+    room = MOST_LINES - len(top) - len(bottom) - len(command)
+    rows = table(ending, width, max(1, min(settings, room - 1))) if settings else []
+    verdicts = _verdicts(ending, width, room - len(rows))
+    return [*top, *verdicts, *rows, *command, *bottom]
