@@ -97,17 +97,21 @@ def warm_turns(played: Sequence[TurnRecord], counted: Sequence[TurnRecord]) -> l
 
 
 def margin(trials: Sequence[StoredTrial], objective: str, *, candidates: int) -> float:
+    """`margin_of` with the noise of the study's own repeats (single runs of search candidates say nothing of it)."""
+    own = repeat_noise(trial_frame(trial for trial in trials if trial.role is not Role.SEARCH), objective)
+    return margin_of(own.sd if own else 0.0, own.df if own else 0, candidates)
+
+
+def margin_of(sd: float, df: int, candidates: int) -> float:
     """How much slower than the best a candidate must be (as a share) before that cannot be the luck of two launches.
 
-    sd · c · t/z: sd between runs of one setting (the study's own repeats, never below what they give together with
-    USUAL_DF runs of the usual scatter), c the quantile of `luck`, t/z the price of knowing sd from few repeats.
+    exp(s · c · t/z) − 1: s is `sd` between runs of one setting (log scale, `df` degrees of freedom), never below what
+    it gives together with USUAL_DF runs of the usual scatter; c is `luck`, t/z the price of knowing s from few repeats.
     """
-    own = repeat_noise(trial_frame(trials), objective)
-    df = USUAL_DF + (own.df if own else 0)
-    pooled = math.sqrt((USUAL_DF * USUAL_SD**2 + (own.df * own.sd**2 if own else 0.0)) / df)
-    sd = max(pooled, own.sd if own else 0.0)
-    price = float(stats.t.isf(MARGIN_ALPHA, df) / stats.norm.isf(MARGIN_ALPHA))
-    return max(LEAST_MARGIN, math.expm1(sd * price * luck(candidates)))
+    together = USUAL_DF + df
+    pooled = math.sqrt((USUAL_DF * USUAL_SD**2 + df * sd**2) / together)
+    price = float(stats.t.isf(MARGIN_ALPHA, together) / stats.norm.isf(MARGIN_ALPHA))
+    return max(LEAST_MARGIN, math.expm1(max(pooled, sd) * price * luck(candidates)))
 
 
 @cache
