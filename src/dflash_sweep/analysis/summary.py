@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dflash_sweep import metrics
@@ -30,6 +31,9 @@ CANDIDATE_COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 """Columns besides `knob.<name>`. Stage columns are ms per verify step, pooled over the setting's runs."""
 
+_SUMMED = ("accepted_draft_tokens", "draft_tokens", "verify_steps", *metrics.STAGE_NAMES)
+"""Columns made numbers once for all settings: there may be thousands of settings."""
+
 
 def candidate_table(trials: pd.DataFrame, column: str = "decode_tps") -> pd.DataFrame:
     """One row per setting (and baseline) of each comparability key and build, fastest first.
@@ -44,12 +48,13 @@ def candidate_table(trials: pd.DataFrame, column: str = "decode_tps") -> pd.Data
     if trials.empty:
         return pd.DataFrame(columns=[*CANDIDATE_COLUMNS, *knobs])
     keyed = with_keys(trials)
+    keyed = keyed.assign(**{name: numbers(keyed, name) for name in _SUMMED})
     speculative_spread, plain_spread = spreads(trials, column)
     baselines = _baselines(keyed, column)
     table = []
     for _, group in keyed.groupby("setting", sort=False):
         plain = bool(is_plain(group).iloc[0])
-        values = _good(group if plain else fair_runs(group), column)
+        values = _good(group if plain or len(group) == 1 else fair_runs(group), column)
         spread = plain_spread if plain else speculative_spread
         interval = log_mean_interval(values.tolist(), spread) if len(values) else None
         reference = baselines.get(str(group["stratum"].iloc[0]))
@@ -133,13 +138,15 @@ def _mean(rows: pd.DataFrame, column: str) -> float | None:
 
 
 def _pooled(rows: pd.DataFrame, numerator: str, denominator: str) -> float | None:
-    both = pd.DataFrame({"x": numbers(rows, numerator), "y": numbers(rows, denominator)}).dropna()
-    return metrics.ratio(float(both["x"].sum()), float(both["y"].sum())) if len(both) else None
+    above, below = rows[numerator].to_numpy(), rows[denominator].to_numpy()
+    both = ~(np.isnan(above) | np.isnan(below))
+    return metrics.ratio(float(above[both].sum()), float(below[both].sum())) if both.any() else None
 
 
 def _per_step(rows: pd.DataFrame, stage: str) -> float | None:
     """Stage time per verify step, weighted by each run's steps."""
-    both = pd.DataFrame({"ms": numbers(rows, stage), "steps": numbers(rows, "verify_steps")}).dropna()
-    if both.empty:
+    times_ms, steps = rows[stage].to_numpy(), rows["verify_steps"].to_numpy()
+    both = ~(np.isnan(times_ms) | np.isnan(steps))
+    if not both.any():
         return None
-    return metrics.ratio(float((both["ms"] * both["steps"]).sum()), float(both["steps"].sum()))
+    return metrics.ratio(float((times_ms[both] * steps[both]).sum()), float(steps[both].sum()))

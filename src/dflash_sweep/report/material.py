@@ -160,6 +160,17 @@ class Material:
         return rows.main_stratum(self.own, self.column)
 
     @cached_property
+    def _places(self) -> dict[str, Any]:
+        """Label of each ranked row by uid: looking through all rows for each setting would take minutes for thousands."""
+        return {str(uid): place for place, uid in self.ranked["uid"].items()}
+
+    @cached_property
+    def _failed(self) -> dict[int, int]:
+        """Failed runs by candidate."""
+        failed = self.own[self.own["failure_kind"].notna()]["candidate"].dropna()
+        return {int(number): int(count) for number, count in failed.value_counts().items()}
+
+    @cached_property
     def everyone(self) -> tuple[Candidate, ...]:
         """Every comparable setting with at least one good run, plain decoding included, the best first."""
         table = candidate_table(self.ranked, self.column)
@@ -190,14 +201,13 @@ class Material:
             for name in row.index
             if str(name).startswith(frames.KNOB_PREFIX) and row[name] is not None
         }
-        failed = self.own["failure_kind"].notna() & (self.own["candidate"] == number)
         stages = {name: value for name in metrics.SUMMED_STAGES if (value := known(row[name])) is not None}
         return Candidate(
             number=number, label=row["label"], speculative=bool(row["speculative"]), knobs=knobs,
             repeats=tuple(float(value) for value in every["value"]),
             samples=tuple(float(value) for value in good["value"]),
             numbers=tuple(int(value) for value in good["number"]),
-            uids=tuple(good["uid"]), n_failed=0 if number is None else int(failed.sum()),
+            uids=tuple(good["uid"]), n_failed=0 if number is None else self._failed.get(number, 0),
             value=known(row["decode_tps"]), low=known(row["decode_tps_low"]), high=known(row["decode_tps_high"]),
             speedup=known(row["speedup"]), speedup_low=known(row["speedup_low"]),
             speedup_high=known(row["speedup_high"]), tps=known(decode["decode_tps"]),
