@@ -13,8 +13,11 @@ from dflash_sweep.watcher import Best, Watcher
 
 _LOG = logging.getLogger(__name__)
 
-TOLD = ("structural_bound", "break_even", "correctness", "degenerate_output", "setting_not_applied", "drift", "memory")
-"""Ids worth an interruption before the study has ended; the others wait for the findings."""
+TOLD = ("structural_bound", "break_even", "correctness")
+"""Ids that are told whichever way they come out; the others that are not alarms wait for the findings."""
+
+ALARMS = ("degenerate_output", "setting_not_applied", "drift")
+"""Ids that are told only where they hold: then something is wrong with the measuring itself."""
 
 
 class EarlyVerdicts:
@@ -53,7 +56,7 @@ class EarlyVerdicts:
             return
         for verdict in found:
             key = verdict.id, verdict.subject
-            if verdict.id not in TOLD or verdict.status is self._told.get(key, VerdictStatus.NOT_ENOUGH_DATA):
-                continue
-            self._told[key] = verdict.status
-            self._watcher.verdict(verdict)
+            wanted = verdict.id in TOLD or (verdict.id in ALARMS and verdict.status is VerdictStatus.HOLDS)
+            if wanted and verdict.status is not self._told.get(key, VerdictStatus.NOT_ENOUGH_DATA):
+                self._told[key] = verdict.status
+                self._watcher.verdict(verdict)

@@ -22,6 +22,7 @@ ROLE_MARKS: tuple[tuple[str, str, str], ...] = (
     ("rerun", "v", style.PURPLE),
     ("calibrate", "P", style.SKY),
     ("canary", "s", style.PLAIN),
+    ("control", "X", style.PLAIN),
     ("baseline", "D", style.PLAIN),
 )
 """Role, marker, colour: the same in every figure that tells roles apart."""

@@ -35,7 +35,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         return None
     names = material.worker_names(texts)
     workers = [worker for worker in (*names, "?") if worker in set(rows["worker"])][:MAX_WORKERS]
-    colours = {role: colour for role, _, colour in ROLE_MARKS} | {"canary": "#9AA0A6"}
+    colours = {role: colour for role, _, colour in ROLE_MARKS} | {"canary": "#9AA0A6", "control": "#BDC1C6"}
     roles = [role for role, _, _ in ROLE_MARKS if role in set(rows["role"])]
     legend: style.Legend = [(style.swatch(colours[role]), texts(f"role.{role}")) for role in roles]
     if rows["failed"].any():
