@@ -192,3 +192,61 @@ def test_the_faster_way_of_plain_decoding_is_the_one_to_beat() -> None:
 def test_controls_are_pooled_neither_with_the_baseline_nor_with_their_finalist() -> None:
     known = gather(controlled(100, 110, 50), no_turns(), study())
     assert (len(known.plain), len(known.ranked)) == (6, 6)
+
+
+# ---------------------------------------------------------------- devices
+
+
+def on_devices(
+    rng: np.random.Generator, speeds: dict[tuple[str, str], list[float]], count: int, sd: float = 0.02
+) -> pd.DataFrame:
+    """`count` blocks on each device (name, id) → speeds of its candidates; plain decoding runs at half the first one's.
+
+    `repeat` numbers block and device together, as the confirm phase does.
+    """
+    rows: list[dict[str, Any]] = []
+    for block in range(count):
+        for place, ((name, uuid), own) in enumerate(speeds.items()):
+            fields: dict[str, Any] = {
+                "role": "confirm", "repeat": block * len(speeds) + place, "device": name, "device_uuid": uuid,
+                "comparability_key": f"k {name}",
+            }  # fmt: skip
+            for number, speed in enumerate(own):
+                knobs = {"budget": number}
+                rows.append(trial(len(rows), tps=noisy(rng, speed, sd), knobs=knobs, candidate=number, **fields))
+            rows.append(trial(len(rows), tps=noisy(rng, own[0] / 2, sd), speculative=False, **fields))
+    return table(rows)
+
+
+def test_devices_of_different_names_are_judged_each_by_itself() -> None:
+    """One card likes candidate 0, the other candidate 1: pooled, neither would win, and no figure would be true."""
+    frame = on_devices(np.random.default_rng(1), {("Small", "GPU-a"): [50, 40], ("Big", "GPU-b"): [100, 140]}, count=4)
+    found = decide(frame, planned_blocks=4)
+    assert found.winner is None
+    assert found.value is None
+    assert {name: own.winner for name, own in found.devices} == {"Small": 0, "Big": 1}
+    assert "On Small: Winner: candidate 0" in found.statement
+    assert "On Big: Winner: candidate 1" in found.statement
+    assert all(own.blocks == 4 for _, own in found.devices)
+    gains = {name: own.speedup.value for name, own in found.devices if own.speedup is not None}
+    assert gains == {"Small": pytest.approx(2.0, rel=0.1), "Big": pytest.approx(2.8, rel=0.1)}
+
+
+def test_the_same_winner_on_all_devices_is_the_winner() -> None:
+    frame = on_devices(np.random.default_rng(1), {("Small", "GPU-a"): [50, 40], ("Big", "GPU-b"): [140, 100]}, count=4)
+    found = decide(frame, planned_blocks=4)
+    assert (found.outcome, found.winner, found.beats_plain, found.finished) == ("winner", 0, True, True)
+
+
+def test_two_cards_of_one_name_are_blocks_of_their_own() -> None:
+    """One card is 20 % slower: that is no difference between settings, whatever the order of the runs."""
+    cards = {("Card", "GPU-a"): [100.0, 96.0], ("Card", "GPU-b"): [80.0, 76.8]}
+    found = decide(on_devices(np.random.default_rng(2), cards, count=6, sd=0.01), planned_blocks=6)
+    assert found.devices == ()
+    assert found.blocks == 12  # six planned ones on each of two cards
+    assert found.winner == 0
+    assert found.alpha == pytest.approx(look_alpha(12, 12, 0.05, step=2))
+
+
+def test_looks_after_several_cards_spend_alpha_once() -> None:
+    assert sum(look_alpha(look, 8, 0.05, step=2) for look in (2, 4, 6, 8)) == pytest.approx(0.05)

@@ -16,8 +16,8 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
 from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval
-from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable
-from dflash_sweep.analysis.sentences import Sentence, listed, say
+from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable, with_keys
+from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.records import Knobs
 
 MIN_BLOCKS = 2
@@ -41,7 +41,8 @@ class Decision:
     like (role control) and was faster so, that is what it is compared with, and `control` holds its knobs.
     `beats_plain`: True or False by that interval, None = undecided or no plain
     rows. `finished`: another planned block would not be used. With one of `finalists` there is nothing to be better
-    than but plain decoding.
+    than but plain decoding. `devices`: where the blocks ran on devices of several names, the decision of each; the
+    whole then has a winner only if it is the same on all of them, and no figure of its own.
     """
 
     outcome: str
@@ -58,19 +59,20 @@ class Decision:
     finalists: int = 0
     alpha: float = 0.05
     finished: bool = False
+    devices: tuple[tuple[str, Decision], ...] = ()
 
 
-def look_alpha(look: int, planned: int | None, alpha: float = 0.05) -> float:
+def look_alpha(look: int, planned: int | None, alpha: float = 0.05, step: int = 1) -> float:
     """Share of `alpha` that the look after `look` blocks may spend when `planned` blocks are the most.
 
     Lan and DeMets' spending function of O'Brien-Fleming type, α*(t) = 2 − 2Φ(z(1−α/2) / √t) with t = look / planned;
-    a look gets the increment since the look before it, so that all looks together spend at most α. `planned` None =
-    this is the only look: all of α. Looks begin at MIN_BLOCKS.
+    a look gets the increment since the look before it (`step` blocks earlier), so that all looks together spend at most
+    α. `planned` None = this is the only look: all of α. Looks begin at MIN_BLOCKS.
     """
     if planned is None or planned <= MIN_BLOCKS:
         return alpha
     look = min(look, planned)
-    before = 0.0 if look <= MIN_BLOCKS else _spent((look - 1) / planned, alpha)
+    before = 0.0 if look - step < MIN_BLOCKS else _spent((look - step) / planned, alpha)
     return _spent(look / planned, alpha) - before
 
 
@@ -98,6 +100,14 @@ def decide(
     confirm = trials[trials["role"].map(str) == "confirm"] if len(trials) else trials
     rows = usable(confirm, column)
     rows = rows[is_plain(rows) | rows["candidate"].notna()]
+    if rows["device"].nunique() > 1:
+        options: dict[str, Any] = {"objective": objective, "direction": direction, "alpha": alpha}
+        return _together(
+            tuple(
+                (str(name), decide(trials[trials["device"] == name], planned_blocks=planned_blocks, **options))
+                for name in rows["device"].unique()
+            )
+        )
     if rows.empty:
         return Decision(outcome="not_enough_data", statement=say("No confirm run finished."), finished=False)
     beside = usable(trials[trials["role"].map(str) == "control"], column)
@@ -115,7 +125,9 @@ def decide(
             contenders=tuple(int(name) for name in finalists),
             blocks=blocks,
         )
-    spent = look_alpha(blocks, planned_blocks, alpha)
+    cards = _cards(rows)
+    planned_blocks = None if planned_blocks is None else planned_blocks * cards
+    spent = look_alpha(blocks, planned_blocks, alpha, cards)
     knobs = {_column_name(row): knobs_of(row) for _, row in beside.iterrows()}
     return _judge(rows, table, finalists, knobs, column, sign, spent, blocks, planned_blocks)
 
@@ -125,13 +137,46 @@ def _cells(rows: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
     names = [_column_name(row) for _, row in rows.iterrows()]
     frame = pd.DataFrame(
         {
-            "block": rows["repeat"].map(str) + "/" + rows["comparability_key"].map(str) + "/" + rows["build"].map(str),
+            "block": rows["repeat"].map(str) + "/" + with_keys(rows)["stratum"],
             "name": pd.Series(names, index=rows.index, dtype=object),
             "log": sign * np.log(numbers(rows, column)),
         }
     )
-    frame["log"] -= _device_effect(frame, rows["device_uuid"].map(str))
+    if not _nested(rows):
+        frame["log"] -= _device_effect(frame, rows["device_uuid"].map(str))
     return frame.pivot_table(index="block", columns="name", values="log", aggfunc="mean", sort=False)
+
+
+def _nested(rows: pd.DataFrame) -> bool:
+    """Whether each block ran on one device, so that comparing within blocks compares within devices."""
+    return bool((rows.groupby("repeat")["device_uuid"].nunique(dropna=False) <= 1).all())
+
+
+def _cards(rows: pd.DataFrame) -> int:
+    """How many devices each planned block was run on."""
+    return max(1, rows["device_uuid"].nunique()) if _nested(rows) else 1
+
+
+def _together(devices: tuple[tuple[str, Decision], ...]) -> Decision:
+    """What can be said of devices that are not equal: each by itself; a winner only where all have the same one."""
+    parts = [decision for _, decision in devices]
+    winners = {decision.winner for decision in parts}
+    beats = {decision.beats_plain for decision in parts}
+    winner = winners.pop() if len(winners) == 1 else None
+    known = all(decision.outcome != "not_enough_data" for decision in parts)
+    named = "winner" if winner is not None else "not_distinguishable"
+    return Decision(
+        outcome=named if known else "not_enough_data",
+        statement=together(*(say("On {device}: {said}", device=name, said=part.statement) for name, part in devices)),
+        winner=winner,
+        contenders=tuple(dict.fromkeys(number for decision in parts for number in decision.contenders)),
+        beats_plain=beats.pop() if len(beats) == 1 else None,
+        blocks=min(decision.blocks for decision in parts),
+        finalists=max(decision.finalists for decision in parts),
+        alpha=max(decision.alpha for decision in parts),
+        finished=all(decision.finished for decision in parts),
+        devices=devices,
+    )
 
 
 def _column_name(row: pd.Series) -> Any:
