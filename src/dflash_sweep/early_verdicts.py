@@ -25,7 +25,7 @@ class EarlyVerdicts:
 
     def __init__(self, watcher: Watcher, judge: Callable[[], Iterable[Verdict]]) -> None:
         self._watcher, self._judge = watcher, judge
-        self._told: dict[tuple[str, str], VerdictStatus] = {}
+        self._told: dict[str, VerdictStatus] = {}
         self._finished = 0
 
     def phase(self, name: str, total: int) -> None:
@@ -54,9 +54,11 @@ class EarlyVerdicts:
         except Exception:  # noqa: BLE001 - a defect in a conclusion must not end the measuring; it is judged again at the end
             _LOG.exception("the rows could not be judged between two phases")
             return
+        first: dict[str, Verdict] = {}  # of each id, the one that weighs most
         for verdict in found:
-            key = verdict.id, verdict.subject
+            first.setdefault(verdict.id, verdict)
+        for verdict in first.values():
             wanted = verdict.id in TOLD or (verdict.id in ALARMS and verdict.status is VerdictStatus.HOLDS)
-            if wanted and verdict.status is not self._told.get(key, VerdictStatus.NOT_ENOUGH_DATA):
-                self._told[key] = verdict.status
+            if wanted and verdict.status is not self._told.get(verdict.id, VerdictStatus.NOT_ENOUGH_DATA):
+                self._told[verdict.id] = verdict.status
                 self._watcher.verdict(verdict)

@@ -84,9 +84,9 @@ def workers(board: Board, width: int, most: int) -> list[Text]:
 def _bars(board: Board, width: int) -> list[Text]:
     named: list[tuple[str, Step]] = []
     if (best := board.best_step) is not None:
-        named.append((f"best {best.candidate}", best))
+        named.append(("  best", best))
     if (last := board.last_step) is not None and last is not best:
-        named.append(("last" if last.candidate is None else f"last {last.candidate}", last))
+        named.append(("  last", last))
     return stage_bar.bars(named, board.plain_ms, width) if named else []
 
 
@@ -98,4 +98,6 @@ def frame(board: Board, width: int, height: int) -> list[Text]:
     if len(top) + len(best) + len(bars) + 1 > height:
         bars = []
     room = max(1, height - len(top) - len(best) - len(bars))
-    return [*top, *workers(board, width, room), *bars, *best][:height]
+    crew = workers(board, width, room)
+    lines = [*top, *crew, *bars, *best][:height]
+    return lines if len(lines) == height else [Text("─" * width, style="bright_black", no_wrap=True), *lines]

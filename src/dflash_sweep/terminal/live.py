@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from dflash_sweep.records import StoredTrial, TrialSpec, Verdict
+from dflash_sweep.report.wording import plural
 from dflash_sweep.terminal.board import Board
 from dflash_sweep.terminal.frame import frame
 from dflash_sweep.terminal.plain import Printed
 from dflash_sweep.terminal.scene import Scene
 from dflash_sweep.terminal.steady import SteadyBlock
-from dflash_sweep.terminal.words import STATUS_MARKS, fit, trial_pieces
+from dflash_sweep.terminal.words import STATUS_MARKS, first_sentence, fit, trial_pieces
 from dflash_sweep.watcher import Best
 
 _EVERY_S = 1.0
@@ -55,7 +56,7 @@ class LiveView(Printed):
 
     def phase(self, name: str, total: int) -> None:
         self._board.phase(name, total)
-        self._say(f"{name}: {total} run(s)", style="bold cyan")
+        self._say(f"{name}: {plural(total, 'run')}", style="bold cyan")
 
     def started(self, spec: TrialSpec) -> None:
         self._board.started(spec)
@@ -70,7 +71,7 @@ class LiveView(Printed):
         self._say(text, style="bold")
 
     def verdict(self, verdict: Verdict) -> None:
-        self._say(f"{STATUS_MARKS[verdict.status]} {verdict.statement}", style="bold")
+        self._say(f"{STATUS_MARKS[verdict.status]} {first_sentence(verdict.statement)}", style="bold")
 
     def _say(self, text: str, style: str) -> None:
         """One event above the block, its time in front; a long one is wrapped between words, under itself."""

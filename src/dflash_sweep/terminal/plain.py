@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Self
 from rich.console import Console
 
 from dflash_sweep.records import StoredTrial, TrialSpec, Verdict
+from dflash_sweep.report.wording import plural
 from dflash_sweep.terminal.board import Board
 from dflash_sweep.terminal.ending import Ending
 from dflash_sweep.terminal.preflight_table import Overview, preflight_table
@@ -33,8 +35,8 @@ class Printed:
             self._out.print(notice, markup=False)
 
     def end(self, ending: Ending) -> None:
-        """The study's answer in at most 19 lines; the path of the findings on standard output is the twentieth."""
-        for line in summary(ending, self._out.width):
+        """The study's answer in at most 20 lines, the path of the findings among them or next, on standard output."""
+        for line in summary(ending, self._out.width, say_where=not sys.stdout.isatty()):
             self._out.print(line, soft_wrap=True)
 
     def __enter__(self) -> Self:
@@ -53,7 +55,7 @@ class PlainLines(Printed):
 
     def phase(self, name: str, total: int) -> None:
         self._board.phase(name, total)
-        self._line(f"== {name}: {total} run(s)")
+        self._line(f"== {name}: {plural(total, 'run')}")
 
     def started(self, spec: TrialSpec) -> None:
         self._board.started(spec)

@@ -48,7 +48,7 @@ def cells(step: Step, scale_ms: float, width: int) -> str:
 
 def legend(steps: Sequence[Step], *, even: bool) -> Text:
     """Which sign is which stage, of the stages that occur."""
-    line = Text("step".ljust(_LABEL), no_wrap=True)
+    line = Text("a step".ljust(_LABEL), no_wrap=True)
     for name, (word, sign, colour) in SIGNS.items():
         if any(parts(step)[name] > 0.005 * step.step_ms for step in steps):
             line.append(sign * 2, style=colour)

@@ -1,6 +1,6 @@
-"""The end of a run in at most 19 lines: the answer, the best settings, the command to use, where the findings are.
+"""The end of a run in at most 20 lines: the answer, the best settings, the command to use, where the findings are.
 
-Pure; imports `terminal` siblings and `report`. The path itself goes to standard output and is the twentieth line.
+Pure; imports `terminal` siblings and `report`. The command comes first when there is little room, then the table.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dflash_sweep.terminal.command_text import wrapped
 from dflash_sweep.terminal.ending import Ending
 from dflash_sweep.terminal.words import STATUS_MARKS, cut, first_sentence, fit
 
-MOST_LINES = 19
+MOST_LINES = 20
 COMMAND_WIDTH = 80
-_STATEMENT_LINES = 5
+_STATEMENT_LINES = 4
 _SETTINGS = 4
 _VERDICTS = 3
 _REASON_LINES = 3
-_LEAST = 1 + 1 + 1
-"""Lines beside answer, table and command: the heading, what stands over the command, what stands over the path."""
+_LEAST_TABLE = 3
+"""Lines of the smallest table: header, advised setting, plain decoding."""
 _RESUME = "everything measured so far is kept; the same command with resume=true goes on"
 
 
@@ -121,13 +121,16 @@ def _verdicts(ending: Ending, width: int, most: int) -> list[Text]:
     ]
 
 
-def summary(ending: Ending, width: int) -> list[Text]:
-    """At most MOST_LINES lines of at most `width` cells; only a command may be wider (80, or one long word)."""
+def summary(ending: Ending, width: int, *, say_where: bool) -> list[Text]:
+    """At most MOST_LINES lines of at most `width` cells; only a command may be wider (80, or one long word).
+
+    `say_where` False: the path of the findings stands on the next line anyway, so one line less is used.
+    """
+    bottom = [Text(f"findings: {ending.findings}")] if say_where else []
+    room = MOST_LINES - 1
     top = [*_heading(ending, width), *_lines(ending.outcome.statement, width, _STATEMENT_LINES, "bold")]
-    bottom = [Text("findings:", style="bold")]
-    settings = min(_SETTINGS, len(ending.outcome.settings))
-    command = _command(ending, width, MOST_LINES - len(top) - len(bottom) - 1 - (min(settings, 2) + 1))
-    room = MOST_LINES - len(top) - len(bottom) - len(command)
-    rows = table(ending, width, max(1, min(settings, room - 1))) if settings else []
+    command = _command(ending, width, room - len(top) - 1)
+    room -= len(top) + len(command)
+    rows = table(ending, width, min(_SETTINGS, room - 1)) if room > _LEAST_TABLE - 1 else []
     verdicts = _verdicts(ending, width, room - len(rows))
     return [*top, *verdicts, *rows, *command, *bottom]
