@@ -1,10 +1,16 @@
-"""Every command in the README and the docs is one that the program takes; every link leads somewhere."""
+"""What the README and the docs say is true of the program: commands run or are taken, links and anchors lead somewhere.
+
+A fenced `sh` block is run line by line in a folder of its own that holds what the pages' readers have: a session, a
+trace, an old log, two finished studies. Searches are cut to a few runs on the emulator. A block behind a comment
+`<!-- checked only: reason -->` is not run: its overrides are composed and held against the schema and the engine's
+knobs, its other commands are parsed.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-import re
-import shlex
+import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,74 +18,242 @@ from pathlib import Path
 import pytest
 import typer
 
-from dflash_sweep import app, settings
+import dflash_sweep
+from dflash_sweep import app, engines, preflight, settings
 from dflash_sweep.cli import app as command_line
-from dflash_sweep.errors import ConfigError
+from dflash_sweep.space import SearchSpace
+from fakes import documented
+from fakes.command_host import Ended, Host
+from fakes.documented import ROOT, Block
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(?<!`)\]\((?!https?://|#)([^)\s#]+)")
-OURS = ("make", "dflash-sweep", "python", "sweep.py")
 GROUP = typer.main.get_command(command_line)
+FEW_RUNS = (
+    "cluster.kind=inline", "cluster.workers=1", "protocol.baseline_repeats=2", "protocol.default_repeats=1",
+    "protocol.half_width=null", "protocol.confirm_blocks=0", "report.formats=[png]", "storage.dashboard=false",
+)  # fmt: skip
+"""Added to every study that is run: what makes it short and changes nothing that a page is about."""
+
+FOREIGN = ("nvidia-smi", "createdb", "ray", ".")
+"""Programs of others that pages name; never run here."""
+
+EXAMPLE_LOG = Path(dflash_sweep.__file__).parent / "data" / "castle-runs-001-113.jsonl"
+SAMPLES = Path(__file__).parent / "traces" / "samples"
 
 
-def commands() -> Iterator[tuple[str, list[str]]]:
-    """Page and words of each command line of ours inside a fenced block."""
-    for page in PAGES:
-        for _, body in FENCE.findall(page.read_text()):
-            for line in body.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True) if line.strip() else []
-                if words and Path(words[0]).name in OURS:
-                    yield page.name, words
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-def check_overrides(words: list[str]) -> None:
-    settings.merge(app.compose_overrides(app.normalise(words)))
+# ---------------------------------------------------------------- checking
+
+
+def check_study(words: list[str], folder: Path) -> None:
+    """Compose overrides, hold them against the schema, and axes, fixed values and options against the engine."""
+    own, overrides = app.own_folder([word for word in words if word not in ("--cfg", "job")])
+    cfg = app.compose_overrides(app.normalise(overrides), own)
+    stand_in = folder / "stand-in.gguf"
+    stand_in.touch()
+    for key in ("binary", "model", "draft_model"):
+        if cfg.engine.get(key) is not None:
+            cfg.engine[key] = str(stand_in)
+    built = settings.build(cfg, launch_dir=folder, run_dir=folder, sampling_seed=1)
+    engine = engines.get(built.engine.name)
+    space = SearchSpace(axes=tuple(preflight.bind_axis(engine, axis) for axis in built.space.axes))
+    preflight.bind_knobs(engine, built.fixed, "fixed")
+    assert {axis.name for axis in space.axes}.isdisjoint(built.fixed)
+    known = {definition.name for definition in engine.options}
+    assert set(built.engine.options) <= known
 
 
 def check_command(words: list[str]) -> None:
-    """Let each level of the command parse its words, without running it."""
-    if words[:1] == ["run"]:
-        check_overrides(words[1:])
-        return
+    """Let each level of `dflash-sweep` parse its words, without running it; overrides among them are composed."""
     command, context, rest = GROUP, None, words
     while True:
         context = command.make_context("dflash-sweep", list(rest), parent=context, resilient_parsing=False)
         if not hasattr(command, "resolve_command"):
-            return
+            break
         rest = [*context._protected_args, *context.args]
         _, found, rest = command.resolve_command(context, rest)
         assert found is not None
         command = found
+    overrides = [word for word in words if "=" in word.partition("/")[0] and not word.startswith("-")]
+    if overrides:
+        settings.merge(app.compose_overrides(app.normalise([*overrides, "study_name=none"])))
 
 
-def check(words: list[str]) -> None:
-    program = Path(words[0]).name
-    if program == "make":
-        subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
-    elif program == "dflash-sweep":
-        check_command(words[1:])
-    elif program == "sweep.py" or words[1:2] == ["sweep.py"]:
-        check_overrides([word for word in words[1:] if word != "sweep.py"])
-    elif words[1:2] == ["-m"]:
-        assert importlib.util.find_spec(words[2]) is not None
+def check(words: list[str], folder: Path) -> None:
+    name = documented.program(words)
+    rest = words[next(place for place, word in enumerate(words) if Path(word).name == name) + 1 :]
+    if name == "make":
+        subprocess.run(["make", "--dry-run", *rest], cwd=ROOT, check=True, capture_output=True)
+    elif name == "dflash-sweep" and rest[0] != "run":
+        check_command(rest)
+    elif name in ("dflash-sweep", "sweep.py") or rest[:1] == ["sweep.py"]:
+        check_study(rest[1:] if rest[0] in ("run", "sweep.py") else rest, folder)
+    elif name == "python" and rest[0] == "-m":
+        assert importlib.util.find_spec(rest[1]) is not None
+    else:
+        assert name in FOREIGN, f"{' '.join(words)}: which program is this?"
 
 
-@pytest.mark.parametrize(("page", "words"), list(commands()), ids=lambda value: " ".join(value)[:60])
-def test_a_documented_command_is_taken(page: str, words: list[str]) -> None:
-    check(words)
+# ---------------------------------------------------------------- running
 
 
-def test_the_check_notices_a_wrong_command() -> None:
-    for wrong in (["dflash-sweep", "reprot", "x"], ["dflash-sweep", "import", "a", "--studdy", "b"]):
-        with pytest.raises(Exception, match=r"(?i)no such"):
-            check(wrong)
-    with pytest.raises(ConfigError, match="no such key"):
-        check(["python", "sweep.py", "+study=ddtree", "n_trails=4"])
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    with Host() as running:
+        yield running
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
-    assert missing == []
+@pytest.fixture(scope="module")
+def readers_folder(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the pages' readers have: files of their own, and two finished studies."""
+    folder = tmp_path_factory.mktemp("reader")
+    shutil.copy(SAMPLES / "pi.jsonl", folder / "my-session.jsonl")
+    (folder / "system-prompt.txt").write_text("You are a toy agent.\n")
+    (folder / "tools.json").write_text(json.dumps([{"type": "function", "function": {"name": "bash"}}]))
+    lines = EXAMPLE_LOG.read_text().splitlines(keepends=True)
+    (folder / "autoresearch.jsonl").write_text("".join(lines[:30]))
+    words = ["traces", "import", "my-session.jsonl", "--out", "my-agent.jsonl", "--infer-tools"]
+    assert host.run("cli", words, folder).code == 0
+    study = ["+study=ddtree", "trace=agent_short", "n_trials=3", *FEW_RUNS]
+    made = host.run("app", study, folder)
+    assert made.code == 0, made.err
+    for step in (["archive", "export", "ddtree", "--out", "a.zip"], ["archive", "import", "a.zip", "--as", "ddtree-2"]):
+        done = host.run("cli", step, folder)
+        assert done.code == 0, done.err
+    return folder
+
+
+def shortened(words: list[str]) -> list[str]:
+    """The words of a study, made short: the emulator and the trace that the page names, few runs."""
+    if "--cfg" in words:
+        return words
+    few = [word for word in FEW_RUNS if word.partition("=")[0] not in {given.partition("=")[0] for given in words}]
+    trace = (
+        []
+        if any(word.startswith(("trace=", "trace.path=", "--config-dir")) for word in words)
+        else ["trace=agent_short"]
+    )
+    trials = [int(word.partition("=")[2]) for word in words if word.startswith("n_trials=")]
+    return [*words, *trace, *few, *(["n_trials=1"] if not trials and "+study=one" not in words else [])]
+
+
+def run(host: Host, words: list[str], folder: Path) -> Ended:
+    name = documented.program(words)
+    at = next(place for place, word in enumerate(words) if Path(word).name == name)
+    environment = dict(word.split("=", 1) for word in words[:at])
+    rest = words[at + 1 :]
+    if name == "dflash-sweep":
+        rest = ["run", *shortened(rest[1:])] if rest[0] == "run" else rest
+        return host.run("cli", rest, folder, environment)
+    if name == "python" and rest[0] == "sweep.py":
+        return host.run("app", shortened(rest[1:]), folder, environment)
+    if name == "python" and rest[0] == "-m":
+        return host.run("module", rest[1:], folder, environment)
+    raise AssertionError(f"{' '.join(words)}: not a command that can be run here; say why in a comment above its block")
+
+
+def page_blocks(page: Path) -> list[Block]:
+    return [block for block in documented.blocks(page) if block.language in ("sh", "console")]
+
+
+def started(page: Path) -> bool:
+    return any(block.reason is None for block in page_blocks(page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in documented.PAGES if started(page)], ids=page_id)
+def test_the_commands_of_a_page_run(page: Path, host: Host, readers_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    shutil.copytree(readers_folder, folder)
+    for name, content in documented.files(page).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    for block in page_blocks(page):
+        for words in block.commands():
+            if block.reason is not None:
+                check(words, folder)
+            elif documented.program(words) != ".":
+                done = run(host, words, folder)
+                assert done.code == 0, f"{' '.join(words)}\n{done.out}\n{done.err}"
+
+
+@pytest.mark.parametrize("page", [page for page in documented.PAGES if not started(page)], ids=page_id)
+def test_the_commands_of_a_page_are_taken(page: Path, tmp_path: Path) -> None:
+    for block in page_blocks(page):
+        for words in block.commands():
+            check(words, tmp_path)
+
+
+@pytest.mark.parametrize("page", documented.PAGES, ids=page_id)
+def test_commands_in_sentences_exist(page: Path, tmp_path: Path) -> None:
+    for words in documented.inline_commands(page):
+        if len(words) > 2 and ("sweep.py" in words or words[1] == "run"):
+            check(words, tmp_path)
+        elif len(words) > 1 and "sweep.py" not in words:
+            assert words[1] in GROUP.commands, " ".join(words)
+
+
+@pytest.mark.parametrize("page", documented.PAGES, ids=page_id)
+def test_every_command_stands_in_a_block_that_is_tested(page: Path) -> None:
+    for block in documented.blocks(page):
+        if block.language in ("sh", "console", "bash"):
+            continue
+        first_words = [line.split()[:1] for line in block.body.splitlines()]
+        assert [word for word in first_words if word and Path(word[0]).name in documented.OURS] == []
+    assert "\n    dflash-sweep" not in documented.prose(page)
+
+
+def test_the_readme_begins_with_two_commands() -> None:
+    for page in (ROOT / "README.md", ROOT / "README.zh.md"):
+        first = next(iter(page_blocks(page)))
+        assert list(first.commands()) == [["make", "study"], ["make", "test"]]
+
+
+def test_both_readmes_name_the_same_commands() -> None:
+    english, chinese = (
+        [words for block in page_blocks(page) for words in block.commands()]
+        for page in (ROOT / "README.md", ROOT / "README.zh.md")
+    )
+    assert [[word for word in words if word != "report.lang=zh"] for words in chinese] == english
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["dflash-sweep", "reprot", "x"],
+        ["dflash-sweep", "import", "a", "--studdy", "b"],
+        ["dflash-sweep", "report", "x", "report.langg=zh"],
+        ["python", "sweep.py", "+study=ddtree", "n_trails=4"],
+        ["python", "sweep.py", "+study=ddtree", "space.budgett=choice(1,2)"],
+        ["dflash-sweep", "run", "+study=beellama", "engine.model=/m/x.gguf", "fixed.flash_attn=never"],
+    ],
+)
+def test_the_check_notices_a_wrong_command(wrong: list[str], tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"(?i)no such|not allowed"):
+        check(wrong, tmp_path)
+
+
+def test_the_run_notices_a_command_that_fails(host: Host, tmp_path: Path) -> None:
+    done = run(host, ["dflash-sweep", "report", "nothing"], tmp_path)
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+
+
+@pytest.mark.parametrize("page", documented.PAGES, ids=page_id)
+def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+    dead = []
+    for link in documented.links(page):
+        name, _, anchor = link.partition("#")
+        target = page if not name else (page.parent / name)
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in documented.anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in documented.links(index)}
+    pages = {page.resolve() for page in documented.PAGES if page.parent != ROOT and page != index}
+    assert sorted(page_id(page) for page in pages - linked) == []
