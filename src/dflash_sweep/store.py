@@ -287,11 +287,15 @@ class Store:
             session.execute(delete(TrialRow).where(TrialRow.uid.in_(uids)))
             return uids
 
+    def running(self, study: str) -> tuple[tuple[str, str], ...]:
+        """uid and driver of every trial of this study that was begun and has not finished."""
+        with self.session() as session:
+            query = select(TrialRow.uid, TrialRow.owner).where(TrialRow.study == study, TrialRow.state == "running")
+            return tuple((uid, owner) for uid, owner in session.execute(query))
+
     def running_owners(self, study: str) -> tuple[str, ...]:
         """Drivers that have unfinished trials of this study."""
-        with self.session() as session:
-            query = select(TrialRow.owner).where(TrialRow.study == study, TrialRow.state == "running").distinct()
-            return tuple(session.scalars(query))
+        return tuple(dict.fromkeys(owner for _, owner in self.running(study)))
 
     def trials(self, study: str) -> tuple[StoredTrial, ...]:
         """All finished trials of a study with their turns, in the order they were finished."""
