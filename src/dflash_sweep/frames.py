@@ -5,7 +5,7 @@ These two tables are the only input of everything in `analysis/` and `report/`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -29,15 +29,17 @@ CLAIMED_PREFIX = "claimed."
 TRIAL_COLUMNS: tuple[str, ...] = (
     "uid", "study", "number", "role", "candidate", "repeat", "attempt", "speculative", "engine", "build",
     "measurement", "clock", "device", "device_uuid", "device_memory_mib", "worker", "trace", "trace_sha256",
-    "comparability_key", "setting_note", "label", "status_claimed", "failure_kind", "failure_message", "started_utc",
+    "comparability_key", "driver", "models", "study_devices", "setting_note", "label", "status_claimed",
+    "failure_kind", "failure_message", "started_utc",
     "load_s", "wall_s", "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "prompt_tokens", "cached_tokens", "prompt_ms",
-    "decode_tps", "api_tps", "wall_tps", "ttft_ms", "tpot_ms", "acceptance_length", "draft_acceptance_rate", "prefill_tps",
-    "peak_memory_mib", "energy_j", "throttled", "joules_per_token", "vram_mib", "max_temperature_c",
+    "decode_tps", "api_tps", "wall_tps", "ttft_ms", "tpot_ms", "acceptance_length", "draft_acceptance_rate",
+    "prefill_tps", "peak_memory_mib", "energy_j", "throttled", "joules_per_token", "vram_mib", "max_temperature_c",
     *metrics.STAGE_NAMES,
 )  # fmt: skip
 """Columns of the trial table besides knobs. Stage columns: ms per verify step; sums: over valid, counted turns.
-`setting_note`: imported rows whose settings are only partly known are told apart by this text; else None."""
+`driver`, `models` and `study_devices` are the ground (see `analysis.staleness`). `setting_note`: imported rows whose
+settings are only partly known are told apart by this text; else None."""
 
 TURN_COLUMNS: tuple[str, ...] = (
     "uid", "number", "role", "candidate", "speculative", "order", "conversation", "index", "bucket", "warmup",
@@ -72,6 +74,17 @@ def counted_turns(trial: StoredTrial) -> list[TurnRecord]:
     return [turn for turn in trial.result.turns if turn.invalid_reason is None and not turn.warmup]
 
 
+def _ground(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row was measured on, beside build and device; None = not known."""
+    gpu, models, devices = environment.get("gpu"), environment.get("models"), environment.get("devices")
+    hashes = sorted(f"{model.get('role')} {model['sha256'][:16]}" for model in models or () if model.get("sha256"))
+    return {
+        "driver": gpu.get("driver") if isinstance(gpu, Mapping) else None,
+        "models": ", ".join(hashes) or None,
+        "study_devices": tuple(devices) if devices else None,
+    }
+
+
 def trial_row(trial: StoredTrial) -> dict[str, Any]:
     """One row of the trial table, knob columns included."""
     result, turns = trial.result, counted_turns(trial)
@@ -93,6 +106,7 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         "measurement": str(result.measurement), "clock": result.clock, "device": result.device.name,
         "device_uuid": result.device.uuid, "device_memory_mib": result.device.memory_mib, "worker": result.worker,
         "trace": trial.trace_name, "trace_sha256": trial.trace_sha256, "comparability_key": trial.comparability_key,
+        **_ground(result.environment),
         "setting_note": result.environment.get("setting_note"),
         "label": trial.label, "status_claimed": trial.status_claimed,
         "failure_kind": str(result.failure.kind) if result.failure else None,

@@ -1,9 +1,10 @@
-"""Which rows may be ranked together. Imports `evidence`, `rows`."""
+"""Which rows may be ranked together. Imports `evidence`, `rows`, `staleness`."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from dflash_sweep.analysis import staleness
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, unknown
 from dflash_sweep.analysis.rows import row_name, usable
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
@@ -24,6 +25,7 @@ def comparability(evidence: Evidence) -> list[Verdict]:
         *_counted(rows, "build", "{count} builds"),
         *_counted(rows, "device", "{count} devices"),
         *_prompts(evidence.turns),
+        *_stale(rows),
     ]
     names = [row_name(row) for _, row in apart.iterrows()]
     if not names and not reasons:
@@ -57,6 +59,15 @@ def comparability(evidence: Evidence) -> list[Verdict]:
 def _counted(rows: pd.DataFrame, column: str, words: str) -> list[Sentence]:
     count = int(rows[column].map(str).nunique())
     return [say(words, count=count)] if count > 1 else []
+
+
+def _stale(rows: pd.DataFrame) -> list[Sentence]:
+    """Rows from before a change of driver, build, models or device."""
+    changes = staleness.words(rows["stale"])
+    if not changes:
+        return []
+    words = "{count} runs are from before a change ({changes}): they are stale and no baseline for what came after"
+    return [say(words, count=int(rows["stale"].notna().sum()), changes=listed(changes, "; "))]
 
 
 def _prompts(turns: pd.DataFrame) -> list[Sentence]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dflash_sweep.analysis import staleness
 from dflash_sweep.analysis.sentences import Sentence, say
 from dflash_sweep.frames import CLAIMED_PREFIX, KNOB_PREFIX
 
@@ -80,7 +81,8 @@ def usable(trials: pd.DataFrame, column: str) -> pd.DataFrame:
 def with_keys(trials: pd.DataFrame) -> pd.DataFrame:
     """The same rows with `knob_key` (the setting), `stratum` (what may be compared at all) and `setting` (both).
 
-    `stratum` holds measurement, comparability key and build; `cell` adds the device: repeats are counted within it.
+    `stratum` holds measurement, comparability key, build and ground; `cell` adds the device: repeats are counted within
+    it. `stale`: what has changed since the row was measured (see `staleness`); None = nothing.
     """
     if "knob_key" in trials.columns:
         return trials
@@ -96,7 +98,8 @@ def with_keys(trials: pd.DataFrame) -> pd.DataFrame:
     if "setting_note" in trials.columns:
         noted = trials["setting_note"].map(lambda note: "" if is_missing(note) else f" ({note})").astype(object)
         keyed["knob_key"] = keyed["knob_key"] + noted
-    keyed["stratum"] = _joined(trials, ("measurement", "comparability_key", "build"))
+    keyed["stale"] = staleness.stale(trials)
+    keyed["stratum"] = _joined(trials, ("measurement", "comparability_key", "build")) + "/" + staleness.grounds(trials)
     keyed["setting"] = keyed["stratum"] + "¦" + keyed["knob_key"]
     keyed["cell"] = keyed["setting"] + "¦" + _joined(trials, ("device", "device_uuid"))
     return keyed
@@ -155,10 +158,17 @@ def within_study(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def main_stratum(trials: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Usable rows of the stratum with the most usable rows (ties: the first seen), with keys."""
-    keyed = with_keys(usable(trials, column))
+    """Usable rows of the stratum with the most usable rows (ties: the first seen), with keys.
+
+    Stale rows are passed over as soon as the present ground has both plain and speculative rows.
+    """
+    keyed = with_keys(trials)
+    keyed = usable(keyed, column)
     if keyed.empty:
         return keyed
+    present = keyed[keyed["stale"].map(is_missing).astype(bool)]
+    if is_plain(present).any() and not is_plain(present).all():
+        keyed = present
     return keyed[keyed["stratum"] == keyed["stratum"].value_counts(sort=False).idxmax()]
 
 
