@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 COMMANDS = {"traces/cli.py", "emulator/cli.py"}
 HOMES = {
     "ray": {"ray_pool"},
-    "optuna": {"study"},
+    "optuna": {"study", "samplers", "grid", "hill_climb"},
     "optuna_dashboard": {"study", "dashboard"},
     "sqlalchemy": {"store", "tables", "migrations", "lease"},
     "hydra": {"app", "space"},

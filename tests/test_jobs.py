@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from dflash_sweep import outcomes
+from dflash_sweep.constraints import Constraints
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.jobs import ConfirmPhase, Job, SearchPhase, confirm_blocks, is_final, repeats, unfinished
 from dflash_sweep.records import Failure, Knobs, Role, StoredTrial
+from dflash_sweep.samplers import SamplerChoice
 from dflash_sweep.space import parse_space
-from dflash_sweep.study import SamplerChoice, Study
+from dflash_sweep.study import Study
 from fakes.builders import make_result, make_stored, make_turn
 
 SPACE = parse_space({"budget": "choice(8, 16, 22, 32, 40)"})
@@ -89,7 +92,7 @@ def study(tmp_path: Path) -> Study:
 def open_study(tmp_path: Path, owner: str = "me") -> Study:
     choice = SamplerChoice(name="random")
     url = f"sqlite:///{tmp_path / 's.db'}"
-    return Study(url, "s", SPACE, direction="maximize", sampler=choice, seed=7, owner=owner)
+    return Study(url, "s", SPACE, directions=["maximize"], sampler=choice, seed=7, owner=owner)
 
 
 def search(
@@ -103,7 +106,7 @@ def search(
     return SearchPhase(
         study,
         study_name="s",
-        objective="decode_tps",
+        outcome=lambda trial: outcomes.outcome(trial, stored, ("decode_tps",), Constraints(())),
         n_trials=n_trials,
         complete=lambda point: {"verifier": "exact", **point},
         plain_knobs={},

@@ -12,12 +12,18 @@ import optuna
 import pytest
 
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError
+from dflash_sweep.outcomes import Outcome
 from dflash_sweep.records import Knobs
+from dflash_sweep.samplers import SamplerChoice
 from dflash_sweep.space import SearchSpace, parse_space
-from dflash_sweep.study import SamplerChoice, Study
+from dflash_sweep.study import Study
 
 SPACE = parse_space({"budget": "choice(8, 16, 22)", "top_k": "choice(1, 4)"})
-Known = dict[tuple[tuple[str, str], ...], float | None]
+Known = dict[tuple[tuple[str, str], ...], Outcome | None]
+
+
+def told(*values: float, **violations: float) -> Outcome:
+    return Outcome(values=values, violations=violations)
 
 
 @pytest.fixture
@@ -30,7 +36,7 @@ def open_study(
     effective: Callable[[Knobs], Knobs] = dict,
 ) -> Study:  # fmt: skip
     choice = SamplerChoice(name=sampler, n_startup_trials=4)
-    return Study(url, "s", space, direction=direction, sampler=choice, seed=seed, effective=effective, owner="me")
+    return Study(url, "s", space, directions=[direction], sampler=choice, seed=seed, effective=effective, owner="me")
 
 
 def stored(url: str) -> list[optuna.trial.FrozenTrial]:
@@ -42,8 +48,8 @@ def test_every_point_is_asked_once_then_nothing(url: str) -> None:
     while (asked := study.ask(known)) is not None:
         number, point = asked
         seen.append(point)
-        known[study.key(point)] = 1.0
-        study.tell(number, 1.0, {})
+        known[study.key(point)] = told(1.0)
+        study.tell(number, told(1.0), {})
     assert sorted(map(str, seen)) == sorted(map(str, SPACE.points()))
 
 
@@ -54,8 +60,8 @@ def test_effectively_equal_points_are_asked_once(url: str) -> None:
 
     study, known, asked_points = open_study(url, effective=effective), Known(), 0
     while (asked := study.ask(known)) is not None:
-        known[study.key(asked[1])] = 1.0
-        study.tell(asked[0], 1.0, {})
+        known[study.key(asked[1])] = told(1.0)
+        study.tell(asked[0], told(1.0), {})
         asked_points += 1
     assert asked_points == 5
 
@@ -68,8 +74,8 @@ def test_same_seed_same_candidates(tmp_path: Path) -> None:
             assert asked is not None
             number, point = asked
             value = float(str(point["budget"])) + float(str(point["top_k"]))
-            known[study.key(point)] = value
-            study.tell(number, value, {})
+            known[study.key(point)] = told(value)
+            study.tell(number, told(value), {})
             points.append(point)
         return points
 
@@ -110,7 +116,7 @@ def test_numbers_that_are_not_finite_are_never_told(url: str, value: float) -> N
     asked = study.ask({})
     assert asked is not None
     with pytest.raises(ValueError, match="must not be told"):
-        study.tell(asked[0], value, {})
+        study.tell(asked[0], told(value), {})
     assert stored(url)[0].state is optuna.trial.TrialState.RUNNING
 
 
@@ -137,7 +143,7 @@ def test_a_value_told_under_another_writers_long_lock_arrives(url: str) -> None:
     thread, held = hold(url, 6.0)
     thread.start()
     held.wait()
-    study.tell(asked[0], 25.0, {"trial": 0})
+    study.tell(asked[0], told(25.0), {"trial": 0})
     thread.join()
     (trial,) = stored(url)
     assert (trial.state, trial.value, trial.user_attrs["trial"]) == (optuna.trial.TrialState.COMPLETE, 25.0, 0)
@@ -152,9 +158,9 @@ def test_a_lock_that_stays_is_one_line(url: str, monkeypatch: pytest.MonkeyPatch
     thread.start()
     held.wait()
     with pytest.raises(StorageError, match=r"^storage\.url=sqlite.* cannot be read or written: .*database is locked"):
-        study.tell(asked[0], 25.0, {})
+        study.tell(asked[0], told(25.0), {})
     thread.join()
-    study.tell(asked[0], 25.0, {})  # nothing was half told
+    study.tell(asked[0], told(25.0), {})  # nothing was half told
     assert stored(url)[0].value == 25.0
 
 
@@ -167,7 +173,7 @@ def test_a_candidate_that_was_finished_elsewhere_does_not_end_the_study(
     assert asked is not None
     optuna.load_study(study_name="s", storage=url).tell(asked[0], state=optuna.trial.TrialState.FAIL)
     if failure is None:
-        study.tell(asked[0], 25.0, {"trial": 0})
+        study.tell(asked[0], told(25.0), {"trial": 0})
     else:
         study.tell_failure(asked[0], failure, {})
     assert "was finished by somebody else" in caplog.text
@@ -177,7 +183,7 @@ def test_a_candidate_that_was_finished_elsewhere_does_not_end_the_study(
 
 def test_a_candidate_that_was_never_asked_is_still_an_error(url: str) -> None:
     with pytest.raises(KeyError):
-        open_study(url).tell(3, 1.0, {})
+        open_study(url).tell(3, told(1.0), {})
 
 
 def test_drivers_that_start_together_on_a_new_file_share_the_study(url: str) -> None:
@@ -219,7 +225,7 @@ def test_a_candidate_whose_driver_died_while_asking_is_drawn_as_it_would_have_be
         study = open_study(address, WIDE, sampler=sampler)
         for _ in range(finished):
             number, point = ask(study)
-            study.tell(number, float(str(point["proposal_temp"])), {})
+            study.tell(number, told(float(str(point["proposal_temp"]))), {})
         return study
 
     undisturbed = ask(begun(f"sqlite:///{tmp_path / 'undisturbed.db'}"))
@@ -242,7 +248,7 @@ def test_a_candidate_whose_driver_died_while_asking_is_drawn_as_it_would_have_be
     monkeypatch.undo()
     again = open_study(url, WIDE, sampler=sampler)
     assert again.running() == ((*undisturbed, ""),)
-    again.tell(undisturbed[0], 1.0, {})
+    again.tell(undisturbed[0], told(1.0), {})
     assert stored(url)[-1].params == undisturbed[1]
 
 
@@ -256,7 +262,7 @@ def test_changed_choices_are_refused_before_anything_runs(url: str) -> None:
     study = open_study(url)
     asked = study.ask({})
     assert asked is not None
-    study.tell(asked[0], 1.0, {})
+    study.tell(asked[0], told(1.0), {})
     changed = parse_space({"budget": "choice(8, 16, 22, 40)", "top_k": "choice(1, 4)"})
     with pytest.raises(StorageError, match=r"space\.budget differs .* it had 8, 16, 22, .* has 8, 16, 22, 40"):
         open_study(url, changed)
@@ -303,14 +309,14 @@ def test_repeatable_failures_keep_the_sampler_away(url: str) -> None:
             bad += 1
             study.tell_failure(number, FailureKind.OUT_OF_MEMORY, {})
         else:
-            study.tell(number, float(str(point["x"])), {})
+            study.tell(number, told(float(str(point["x"]))), {})
     assert bad <= 15
 
 
 def test_an_unknown_sampler_option_is_named(url: str) -> None:
     choice = SamplerChoice(name="tpe", options={"n_startup": 3})
     with pytest.raises(ConfigError, match="n_startup"):
-        Study(url, "s", SPACE, direction="maximize", sampler=choice, seed=1)
+        Study(url, "s", SPACE, directions=["maximize"], sampler=choice, seed=1)
 
 
 def test_importance_finds_the_axis_that_matters(url: str) -> None:
@@ -320,7 +326,7 @@ def test_importance_finds_the_axis_that_matters(url: str) -> None:
         assert study.importance() == {} or count >= 10
         asked = study.ask({})
         assert asked is not None
-        study.tell(asked[0], float(str(asked[1]["x"])), {})
+        study.tell(asked[0], told(float(str(asked[1]["x"]))), {})
     shares = study.importance()
     assert shares["x"] > 0.8
     assert sum(shares.values()) == pytest.approx(1.0)

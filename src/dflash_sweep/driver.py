@@ -7,30 +7,24 @@ study goes on where it stopped, and no run is lost or counted twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
-from dflash_sweep import controls, owner, standing
-from dflash_sweep.analysis import confirm, gate
-from dflash_sweep.errors import StorageError, StudyFailed
+from dflash_sweep import budget, crash_journal, incumbent, objective, opening, outcomes, owner, phases, standing
+from dflash_sweep.analysis import gate
+from dflash_sweep.analysis.noise import known_to
+from dflash_sweep.confirming import Confirming
+from dflash_sweep.constraints import Constraints
+from dflash_sweep.errors import StudyFailed
 from dflash_sweep.frames import trial_frame, turn_frame
-from dflash_sweep.jobs import (
-    ConfirmPhase,
-    Job,
-    ListPhase,
-    SearchPhase,
-    confirm_blocks,
-    repeats,
-    unfinished,
-)
+from dflash_sweep.jobs import ListPhase, SearchPhase, repeats, unfinished
 from dflash_sweep.lease import Lease, LeaseLost
-from dflash_sweep.objective import direction
-from dflash_sweep.records import Knobs, Role, StoredTrial, StudyInfo
+from dflash_sweep.records import Knobs, PruneRule, Role, StoredTrial, StudyInfo
 from dflash_sweep.rounds import Rounds
 from dflash_sweep.runner import Context, Runner
-from dflash_sweep.seeds import derive
-from dflash_sweep.study import SamplerChoice, Study
+from dflash_sweep.study import Study
 
 
 class Driver:
@@ -41,17 +35,18 @@ class Driver:
         self._settings, self._store = context.settings, context.store
         self._name = context.settings.study_name
         self._protocol = context.settings.config.protocol
-        self._objective = context.settings.objective
-        self._seed = context.settings.config.seed
+        self._objectives = context.settings.objectives
         self._owner = owner.current()
-        self._runner = Runner(context, self._owner, ())
+        self._constraints = Constraints(context.settings.limits)
+        self._runner = Runner(context, self._owner, (), self._constraints)
         self._began = time.monotonic()
+        self._budget = self._budget_after(())
         self._info: StudyInfo | None = None
 
     # ------------------------------------------------------------ the course
 
     def run(self) -> StudyInfo:
-        """Run every phase that is still due. Raises StudyFailed or KeyboardInterrupt; all rows are kept.
+        """Run every phase that is asked for and still due. Raises StudyFailed or KeyboardInterrupt; all rows are kept.
 
         What is stored under this name is looked at first: a conflict with the configuration is a StorageError, and
         nothing has been started or written. So is a second driver of one study: it is a StorageError, too.
@@ -60,10 +55,13 @@ class Driver:
             return self._course()
 
     def _course(self) -> StudyInfo:
-        stored = self._store.study(self._name)
+        stored, trials = self._store.study(self._name), self._store.trials(self._name)
         if stored is not None:
-            self._check_stored(stored)
-        study = self._study() if self._settings.config.n_trials else None
+            opening.check_stored(self._context, stored, trials)
+        opening.check_measurable(self._context)
+        phases.check_inputs(self._settings.phases, trials, self._has_values, self._name)
+        searching = "search" in self._settings.phases and self._settings.config.n_trials
+        study = opening.search_study(self._context, self._owner) if searching else None
         self._open(stored)
         try:
             self._phases(study)
@@ -75,32 +73,44 @@ class Driver:
         except StudyFailed as error:
             self._close("failed", str(error))
             raise
-        return self._close("finished", self._info.stop_reason if self._info else None)
+        return self._close("finished", self._described().stop_reason)
 
     def _phases(self, study: Study | None) -> None:
-        plain = Role.BASELINE, self._protocol.baseline_repeats
-        self._play("baseline", repeats(*plain, speculative=False, knobs=self._context.preflight.plain))
+        chosen = self._settings.phases
+        if "calibrate" in chosen:
+            self._calibrate()
+        if "gate" in chosen and self._gate_stops():
+            return
+        if study is not None:
+            self._search(study)
+        if "confirm" in chosen and self._settings.config.n_trials:
+            self._confirm()
+        if chosen != phases.PHASES and self._described().stop_reason is None:
+            self._save(stop_reason=f"only these phases were asked for: {', '.join(chosen)}")
+
+    def _calibrate(self) -> None:
+        plain, counts = self._context.preflight.plain, self._protocol
+        self._repeat("baseline", Role.BASELINE, counts.baseline_repeats, speculative=False, knobs=plain)
         if not self._measured(lambda trial: not trial.speculative):
-            raise StudyFailed(f"plain decoding could not be measured: {standing.last_failure(self._runner.trials)}")
-        default = Role.CALIBRATE, self._protocol.default_repeats
-        self._play("calibrate", repeats(*default, speculative=True, knobs=self._default_knobs()))
-        if self._gate_stops():
-            return
-        if study is None:
-            return
-        search = self._search(study)
-        if not self._measured(lambda trial: trial.role is Role.SEARCH):
-            raise StudyFailed(f"no candidate could be measured: {standing.last_failure(self._runner.trials)}")
-        if search.exhausted:
-            self._context.watcher.note("Every point of the space that differs from the others has been measured.")
-        self._confirm()
+            raise StudyFailed(f"plain decoding could not be measured: {self._why_no_value()}")
+        if missing := self._constraints.unmeasurable(self._runner.trials):
+            raise StudyFailed("; ".join(missing))
+        default = self._default_knobs()
+        self._repeat("calibrate", Role.CALIBRATE, counts.default_repeats, speculative=True, knobs=default)
 
-    def _measured(self, chosen: Callable[[StoredTrial], bool]) -> bool:
-        return any(standing.value(trial, self._objective) is not None for trial in self._runner.trials if chosen(trial))
-
-    def _play(self, name: str, jobs: list[Job]) -> None:
-        due = unfinished(jobs, self._name, self._runner.trials, self._protocol.retries)
-        self._runner.play(ListPhase(name, due))
+    def _repeat(self, name: str, role: Role, at_least: int, *, speculative: bool, knobs: Knobs) -> None:
+        """The same setting until its mean is known well enough (`protocol.half_width`) or `max_repeats` are made."""
+        count, width = at_least, self._protocol.half_width
+        while count:
+            due = repeats(role, count, speculative=speculative, knobs=knobs)
+            due = unfinished(due, self._name, self._runner.trials, self._protocol.retries)
+            self._runner.play(ListPhase(name, due))
+            runs = [trial for trial in self._runner.trials if trial.role is role]
+            values = [value for trial in runs if (value := standing.value(trial, self._objectives[0])) is not None]
+            enough = width is None or not values or known_to(values, width)
+            if enough or count >= self._protocol.max_repeats or self._expired():
+                return
+            count = min(self._protocol.max_repeats, count + len(self._context.pool.devices))
 
     def _gate_stops(self) -> bool:
         if not self._protocol.gate:
@@ -109,58 +119,36 @@ class Driver:
         if verdict is None:
             return False
         self._context.watcher.note(verdict.statement)
-        self._info = replace(self._described(), stop_reason=str(verdict.statement))
-        self._store.save_study(self._info)
+        self._save(stop_reason=str(verdict.statement))
         return True
 
-    def _study(self) -> Study:
-        """The search study, opened or created. Raises StorageError if what is stored has other axes or directions."""
-        config, preflight = self._settings.config, self._context.preflight
-
-        def effective(point: Knobs) -> Knobs:
-            whole = self._complete(point)
-            return {name: whole.get(name) for name in point}
-
-        return Study(
-            self._settings.storage_url,
-            self._name,
-            preflight.space,
-            direction=direction(self._objective),
-            sampler=SamplerChoice(
-                name=config.sampler.name,
-                n_startup_trials=config.sampler.n_startup_trials,
-                options=config.sampler.options,
-            ),
-            seed=self._seed,
-            effective=effective,
-            owner=self._owner,
-        )
-
-    def _search(self, study: Study) -> SearchPhase:
+    def _search(self, study: Study) -> None:
         config, preflight, engine = self._settings.config, self._context.preflight, self._context.engine
-        study.set_metric_name(self._objective)
-        if not any(trial.role is Role.SEARCH for trial in self._runner.trials):
+        trials, confirming = self._runner.trials, Confirming(self._context, self._runner.trials, self._constraints)
+        study.set_metric_names(self._objectives)
+        if not any(trial.role is Role.SEARCH for trial in trials):
             self._enqueue(study)
         phase = SearchPhase(
             study,
             study_name=self._name,
-            objective=self._objective,
+            outcome=lambda trial: outcomes.outcome(trial, trials, self._objectives, self._constraints),
             n_trials=config.n_trials,
-            complete=self._complete,
-            plain_knobs=self._context.preflight.plain,
+            complete=lambda point: opening.complete(self._context, point),
+            plain_knobs=preflight.plain,
             canary_every=self._protocol.canary_every,
             retries=self._protocol.retries,
-            stored=self._runner.trials,
+            stored=trials,
             is_gone=lambda _: True,  # the lease says so: what is still running belongs to nobody
-            expired=self._expired,
+            expired=lambda: self._expired(confirming.reserve_hours() if "confirm" in self._settings.phases else 0.0),
             problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
+            prune=self._prune_rules,
         )
         workers = len(self._context.pool.devices)
-        in_rounds = self._settings.config.cluster.scheduling == "deterministic"
+        in_rounds = config.cluster.scheduling == "deterministic"
         self._runner.play(Rounds(phase, workers, first=phase.leftover) if in_rounds else phase)
-        self._info = replace(self._described(), importance=study.importance())
-        self._store.save_study(self._info)
-        return phase
+        self._save(importance=study.importance())
+        if phase.exhausted:
+            self._context.watcher.note("Every point of the space that differs from the others has been measured.")
 
     def _enqueue(self, study: Study) -> None:
         """Seed points first; a space that fits the budget is measured point by point."""
@@ -172,97 +160,98 @@ class Driver:
                 study.enqueue(point)
 
     def _confirm(self) -> None:
-        blocks = self._protocol.confirm_blocks
-        if not blocks:
+        if not self._measured(lambda trial: trial.role is Role.SEARCH):
+            if self._expired():
+                return
+            raise StudyFailed(f"no candidate could be measured: {self._why_no_value()}")
+        if not self._protocol.confirm_blocks:
             return
-        finalists = standing.finalists(
-            self._runner.trials,
-            self._objective,
-            count=self._protocol.confirm_top,
-            effective=self._context.engine.effective_point,
-        )
-        preflight = self._context.preflight
-        beside = controls.controls(
-            self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=finalists
-        )
-        plan = confirm_blocks(finalists, preflight.plain, blocks, derive(self._seed, "order"), beside)
-        due = [unfinished(block, self._name, self._runner.trials, self._protocol.retries) for block in plan]
-
-        def decision() -> confirm.Decision:
-            return confirm.decide(
-                trial_frame(self._runner.trials),
-                objective=self._objective,
-                direction=direction(self._objective),
-                planned_blocks=blocks,
-            )
-
-        self._runner.play(ConfirmPhase(due, lambda: decision().finished))
-        reached = decision()
+        confirming = Confirming(self._context, self._runner.trials, self._constraints)
+        finalists = confirming.finalists()
+        if not finalists:
+            number, why = next(iter(self._constraints.ineligible(self._runner.trials).items()))
+            text = f"No candidate keeps all constraints; candidate {number}, for example: {why}."
+            self._context.watcher.note(text)
+            self._save(stop_reason=text, confirmed_candidate=None)
+            return
+        self._runner.play(confirming.phase(finalists, self._expired))
+        reached = confirming.decision()
         self._context.watcher.note(reached.statement)
-        self._info = replace(self._described(), confirmed_candidate=reached.winner)
-        self._store.save_study(self._info)
+        self._save(confirmed_candidate=reached.winner)
+
+    def _prune_rules(self, trials: Sequence[StoredTrial]) -> tuple[PruneRule, ...]:
+        """How a candidate may be ended early, by what has been told so far; of several objectives none decides alone."""
+        if not self._protocol.pruning or len(self._objectives) > 1:
+            return ()
+        barred = self._constraints.ineligible(trials)
+        allowed = [trial for trial in trials if trial.candidate not in barred]
+        return incumbent.prune_rules(allowed, self._objectives[0], min_turns=self._protocol.prune_min_turns)
 
     # ------------------------------------------------------------ what is known
+
+    def _has_values(self, trial: StoredTrial) -> bool:
+        return all(standing.value(trial, name) is not None for name in self._objectives)
+
+    def _measured(self, chosen: Callable[[StoredTrial], bool]) -> bool:
+        return any(self._has_values(trial) for trial in self._runner.trials if chosen(trial))
+
+    def _why_no_value(self) -> str:
+        """What the newest run without a value died of, or what of it is not known."""
+        newest = self._runner.trials[-1]
+        if newest.result.failure is not None:
+            return standing.last_failure(self._runner.trials)
+        lacking = (name for name in self._objectives if standing.value(newest, name) is None)
+        return next((f"{name} is not known: {objective.why_missing(newest.result, name)}" for name in lacking), "")
 
     def _default_knobs(self) -> Knobs:
         """The setting people start from: the first seed point, else the engine's own defaults."""
         first = self._context.preflight.seed_points[:1]
-        return self._complete(first[0] if first else {})
+        return opening.complete(self._context, first[0] if first else {})
 
-    def _complete(self, point: Knobs) -> Knobs:
-        """All knobs of the server that a point stands for; dead ones are None."""
-        return self._context.engine.effective_point({**self._context.preflight.fixed, **point})
+    def _budget_after(self, stored: tuple[StoredTrial, ...]) -> budget.Budget:
+        """The budget with what earlier drivers of this study spent of it."""
+        limits = self._settings.config.budget
+        return budget.Budget(
+            hours=limits.hours,
+            money=limits.money,
+            price_per_hour=limits.price_per_hour,
+            devices=len(self._context.pool.devices),
+            spent_hours=budget.stored_hours(stored),
+            began=self._began,
+        )
 
-    def _expired(self) -> bool:
-        hours = self._settings.config.budget.hours
-        if hours is None or time.monotonic() - self._began < hours * 3600:
-            return False
-        if self._info is not None and self._info.stop_reason is None:
-            self._info = replace(self._info, stop_reason=f"the budget of {hours:g} h is spent")
-        return True
+    def _expired(self, reserve_hours: float = 0.0) -> bool:
+        """Whether the budget is spent; the study's description then says which one."""
+        spent = self._budget.spent(reserve_hours)
+        if spent is not None and self._info is not None and self._info.stop_reason is None:
+            self._info = replace(self._info, stop_reason=spent)
+        return spent is not None
 
     # ------------------------------------------------------------ opening and closing
 
-    def _check_stored(self, stored: StudyInfo) -> None:
-        """Raises StorageError if the stored study measured something else: its values would be taken for ours."""
-        for key, old, new in (
-            ("objective", stored.objective, self._objective),
-            ("engine.name", stored.engine, self._context.engine.name),
-        ):
-            if old != new:
-                raise StorageError(
-                    f"{key}={new}: the stored study {self._name!r} has {old}; restore it or choose another study_name"
-                )
-
     def _open(self, stored: StudyInfo | None) -> None:
+        facts, device = self._context.engine.facts, self._context.pool.devices[0]
+        for uid in crash_journal.settle(self._store, self._name, device, facts.measurement):
+            self._context.watcher.note(f"{uid} was running when the machine went down: it is not tried again.")
         lost = self._store.forget_running(self._name)
         if lost:
             self._context.watcher.note(f"{len(lost)} run(s) of a stopped driver had not finished and are run again.")
-        self._runner = Runner(self._context, self._owner, self._store.trials(self._name))
-        config = self._settings.config
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._info = StudyInfo(
-            name=self._name,
-            engine=self._context.engine.name,
-            measurement=self._context.engine.facts.measurement,
-            objective=self._objective,
-            direction=direction(self._objective),
-            axes=self._context.preflight.axes,
-            seed=config.seed,
-            n_trials=config.n_trials,
-            created_utc=stored.created_utc if stored else now,
-            config=self._settings.resolved,
-            provenance=self._context.provenance,
-        )
+        trials = self._store.trials(self._name)
+        self._runner = Runner(self._context, self._owner, trials, self._constraints)
+        self._budget = self._budget_after(trials)
+        self._info = opening.described(self._context, stored)
         self._store.save_study(self._info)
 
     def _described(self) -> StudyInfo:
         assert self._info is not None, "the study is opened first"
         return self._info
 
+    def _save(self, **changes: Any) -> None:
+        self._info = replace(self._described(), **changes)
+        self._store.save_study(self._info)
+
     def _close(self, status: str, stop_reason: str | None) -> StudyInfo:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._info = replace(self._described(), status=status, stop_reason=stop_reason, finished_utc=now)
-        self._store.save_study(self._info)
+        self._save(status=status, stop_reason=stop_reason, finished_utc=now)
         self._store.forget_running(self._name)
-        return self._info
+        return self._described()

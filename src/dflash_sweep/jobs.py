@@ -9,17 +9,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from dflash_sweep import standing
 from dflash_sweep.errors import FailureKind
-from dflash_sweep.records import Knobs, KnobValue, Role, StoredTrial
+from dflash_sweep.outcomes import Outcome
+from dflash_sweep.records import Device, Knobs, KnobValue, PruneRule, Role, StoredTrial
 from dflash_sweep.study import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run to make. `knobs` are complete: axes and fixed ones. `repeat` and `attempt` as in TrialSpec."""
+    """One run to make. `knobs` are complete: axes and fixed ones. `repeat`, `attempt` and `prune` as in TrialSpec.
+
+    `device`: the one it must run on; None = any.
+    """
 
     role: Role
     candidate: int | None
@@ -27,6 +30,8 @@ class Job:
     speculative: bool = True
     repeat: int = 0
     attempt: int = 0
+    device: Device | None = None
+    prune: tuple[PruneRule, ...] = ()
 
     def uid(self, study: str) -> str:
         """The trial's unique name: the same job of the same study has the same one, also after a restart."""
@@ -101,40 +106,65 @@ def confirm_blocks(
     blocks: int,
     seed: int,
     controls: Mapping[int, Knobs] | None = None,
+    devices: Sequence[Device | None] = (None,),
 ) -> list[list[Job]]:
-    """Blocks in which every finalist and plain decoding run once, each block in an order of its own.
+    """Blocks in which every finalist and plain decoding run once on each device, each block in an order of its own.
+
+    `devices`: those that are not equal to each other; None = any worker. `repeat` numbers block and device together, so
+    that runs of one `repeat` were made on one device.
 
     `controls`: finalist → knobs of plain decoding that shares its settings, where that is another server than plain's.
     """
     rng = random.Random(seed)
     plan = []
     for block in range(blocks):
-        row = [
-            Job(role=Role.CONFIRM, candidate=number, knobs=knobs, repeat=block) for number, knobs in candidates.items()
-        ]
-        row.append(Job(role=Role.CONFIRM, candidate=None, knobs=plain_knobs, speculative=False, repeat=block))
-        row += [
-            Job(role=Role.CONTROL, candidate=number, knobs=knobs, speculative=False, repeat=block)
-            for number, knobs in (controls or {}).items()
-        ]
+        row = []
+        for place, device in enumerate(devices):
+            where: dict[str, Any] = {"repeat": block * len(devices) + place, "device": device}
+            row += [
+                Job(role=Role.CONFIRM, candidate=number, knobs=knobs, **where) for number, knobs in candidates.items()
+            ]
+            row.append(Job(role=Role.CONFIRM, candidate=None, knobs=plain_knobs, speculative=False, **where))
+            row += [
+                Job(role=Role.CONTROL, candidate=number, knobs=knobs, speculative=False, **where)
+                for number, knobs in (controls or {}).items()
+            ]
         rng.shuffle(row)
         plan.append(row)
     return plan
 
 
+def different_devices(devices: Iterable[Device]) -> tuple[Device | None, ...]:
+    """One device of each that must not be taken for another: cards by their id, others (CPUs, emulated cards) by name.
+
+    Where all are equal, the answer is (None,): any worker will do.
+    """
+    found = {device.uuid or device.name: device for device in reversed(tuple(devices))}
+    return tuple(reversed(found.values())) if len(found) > 1 else (None,)
+
+
 class ConfirmPhase:
-    """Interleaved blocks, one after another, until `decided` says that a further block would not be used."""
+    """Interleaved blocks, one after another, until `decided` says that a further block would not be used, or until the
+    budget has `expired`: then not even the block is finished, since what is decided can be said without it."""
 
     name = "confirm"
 
-    def __init__(self, blocks: Iterable[Sequence[Job]], decided: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        blocks: Iterable[Sequence[Job]],
+        decided: Callable[[], bool],
+        expired: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._blocks = [list(block) for block in blocks if block]
-        self._decided = decided
+        self._decided, self._expired = decided, expired
         self._running = 0
         self.total = sum(map(len, self._blocks))
 
     def next(self) -> Job | None:
         if not self._blocks:
+            return None
+        if self._expired():
+            self._blocks.clear()
             return None
         self._running += 1
         return self._blocks[0].pop(0) if self._blocks[0] else self._open_next_block()
@@ -157,7 +187,9 @@ class SearchPhase:
 
     On resume it first takes up what a dead driver left: results stored but not told are told, candidates asked but not
     finished are run again under their own number. A point with `problems` is told as impossible and never launched.
-    `complete` turns a point into all knobs of a server, dead ones None, so that equal servers have equal rows.
+    `prune` makes of the trials told so far the rules by which a candidate may be ended early.
+    `complete` turns a point into all knobs of a server, dead ones None, so that equal servers have equal rows;
+    `outcome` says what a finished trial is told as, or in words why it has no value.
     """
 
     name = "search"
@@ -167,7 +199,7 @@ class SearchPhase:
         study: Study,
         *,
         study_name: str,
-        objective: str,
+        outcome: Callable[[StoredTrial], Outcome | str],
         n_trials: int,
         complete: Callable[[Knobs], Knobs],
         plain_knobs: Knobs,
@@ -177,13 +209,15 @@ class SearchPhase:
         is_gone: Callable[[str], bool],
         expired: Callable[[], bool],
         problems: Callable[[Knobs], tuple[str, ...]] = lambda _knobs: (),
+        prune: Callable[[Sequence[StoredTrial]], tuple[PruneRule, ...]] = lambda _trials: (),
     ) -> None:
-        self._study, self._objective, self._complete, self._retries = study, objective, complete, retries
+        self._study, self._outcome, self._complete, self._retries = study, outcome, complete, retries
         self._plain_knobs, self._canary_every, self._expired = plain_knobs, canary_every, expired
-        self._problems = problems
+        self._problems, self._prune = problems, prune
+        self._told = list(stored)
         searched = [trial for trial in stored if trial.role is Role.SEARCH]
         final = {trial.candidate: trial for trial in searched if is_final(trial, retries)}
-        self._known = {study.key(self._axes(trial.knobs)): standing.value(trial, objective) for trial in final.values()}
+        self._known = {study.key(self._axes(trial.knobs)): self._measured(trial) for trial in final.values()}
         self._canaries = sum(trial.role is Role.CANARY for trial in stored)
         self._asked = len(final)
         self._leftover: list[Job] = []
@@ -212,7 +246,7 @@ class SearchPhase:
 
     def next(self) -> Job | None:
         if self._leftover:
-            return self._leftover.pop(0)
+            return replace(self._leftover.pop(0), prune=self._prune(self._told))
         if self._canary_every and self._asked >= self._canary_every * (self._canaries + 1) < self._n_trials:
             self._canaries += 1
             return Job(
@@ -222,7 +256,7 @@ class SearchPhase:
             return None
         while (asked := self._study.ask(self._known)) is not None:
             if (job := self._job(*asked)) is not None:
-                return job
+                return replace(job, prune=self._prune(self._told))
         self.exhausted = True
         return None
 
@@ -237,16 +271,22 @@ class SearchPhase:
         return Job(role=Role.SEARCH, candidate=number, knobs=knobs)
 
     def took(self, job: Job, trial: StoredTrial) -> None:
+        self._told.append(trial)
         if job.candidate is None:
             return
-        self._known[self._study.key(self._axes(job.knobs))] = standing.value(trial, self._objective)
+        self._known[self._study.key(self._axes(job.knobs))] = self._measured(trial)
         self._tell(job.candidate, trial)
 
+    def _measured(self, trial: StoredTrial) -> Outcome | None:
+        found = self._outcome(trial)
+        return found if isinstance(found, Outcome) else None
+
     def _tell(self, number: int, trial: StoredTrial) -> None:
-        value = standing.value(trial, self._objective)
+        found = self._outcome(trial)
         attributes: dict[str, KnobValue] = {"trial": trial.number, "measurement": str(trial.result.measurement)}
-        if value is not None:
-            self._study.tell(number, value, attributes)
+        if isinstance(found, Outcome):
+            self._study.tell(number, found, attributes)
         else:
             failure = trial.result.failure
-            self._study.tell_failure(number, failure.kind if failure else FailureKind.NO_MEASUREMENT, attributes)
+            kind = failure.kind if failure else FailureKind.NO_MEASUREMENT
+            self._study.tell_failure(number, kind, {**attributes, "problem": found})

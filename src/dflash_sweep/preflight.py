@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from dflash_sweep import traces
+from dflash_sweep import holdout, traces
 from dflash_sweep.engines import Engine, KnobDef
 from dflash_sweep.engines.rendering import check_value
 from dflash_sweep.errors import ConfigError
@@ -35,8 +35,9 @@ _MAX_CHECKED_POINTS = 20_000
 class Preflight:
     """What a study will run.
 
-    `plain` are all knobs of plain decoding, the fixed ones included. `effective_points` None = the space is continuous
-    or too large to count. `impossible` maps a reason to the number of points it rules out.
+    `trace` is what the search replays; `held_out` what the confirm phase replays instead (None = the same). `plain` are
+    all knobs of plain decoding, the fixed ones included. `effective_points` None = the space is continuous or too large
+    to count. `impossible` maps a reason to the number of points it rules out.
     """
 
     engine: EngineSettings
@@ -44,6 +45,7 @@ class Preflight:
     models: tuple[ModelFile, ...]
     devices: tuple[Device, ...]
     trace: Trace
+    held_out: Trace | None = None
     space: SearchSpace
     axes: tuple[AxisInfo, ...]
     fixed: Knobs
@@ -150,6 +152,7 @@ def examine(
     fixed: Knobs,
     plain: Knobs,
     seed_points: tuple[Knobs, ...],
+    held_out: float | str | None = None,
     devices: Callable[[], tuple[Device, ...]],
     objective_needs_text: bool = True,
 ) -> Preflight:
@@ -166,6 +169,7 @@ def examine(
             f"trace.path={trace_path}: this trace holds lengths only ({trace.header.content_kind} content); "
             "acceptance depends on the real text, so decode speed cannot be tuned with it"
         )
+    trace, unseen = holdout.parted(trace, held_out, policy)
     build = engine.probe(settings)
     models = engine.models(settings)
     small = bound.size is not None and bound.size <= _MAX_CHECKED_POINTS
@@ -178,6 +182,7 @@ def examine(
         models=models,
         devices=devices(),
         trace=trace,
+        held_out=unseen,
         space=bound,
         axes=tuple(_describe(engine, axis) for axis in bound.axes),
         fixed=fixed,

@@ -30,6 +30,7 @@ from dflash_sweep.report.outcome import outcome
 from dflash_sweep.runner import Context
 from dflash_sweep.seeds import derive
 from dflash_sweep.settings import Settings
+from dflash_sweep.showcase.curator import concluded, curated
 from dflash_sweep.store import Store
 from dflash_sweep.watcher import Silent
 
@@ -88,6 +89,7 @@ def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
         fixed=chosen.fixed,
         plain=chosen.plain,
         seed_points=chosen.seed_points,
+        held_out=chosen.held_out,
         devices=lambda: pool.devices_for(
             engine.facts,
             chosen.config.cluster.workers,
@@ -134,9 +136,10 @@ def _drive(context: Context, view: terminal.View) -> tuple[StudyInfo, int]:
     """Run the driver; returns the study as stored and the exit code."""
     store, name = context.store, context.settings.study_name
     watcher = EarlyVerdicts(view, lambda: judged(store, name))
-    with view, _terminate_as_interrupt():
+    launch_dir = Path(context.provenance["launch_dir"])
+    with view, curated(watcher, store, context.settings, launch_dir) as shown, _terminate_as_interrupt():
         try:
-            return Driver(replace(context, watcher=watcher)).run(), EXIT_OK
+            return Driver(replace(context, watcher=shown)).run(), EXIT_OK
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
         except StudyFailed:  # the reason is stored with the study
@@ -195,6 +198,9 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
             info, code = _drive(context, view)
         ending = conclude(store, info, chosen, code)
         view.end(ending)
+        stale = concluded(store, info, chosen, launch_dir, findings=ending.findings, verdicts=ending.verdicts)
+        if stale:
+            view.note(stale)
     return Finished(study=name, code=code, findings=ending.findings, metric_lines=ending.metric_lines)
 
 

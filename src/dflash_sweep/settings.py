@@ -42,6 +42,7 @@ class Settings:
     objectives: tuple[str, ...]
     limits: tuple[Limit, ...]
     phases: tuple[str, ...]
+    held_out: float | str | None
     config: Config
     resolved: dict[str, Any]
 
@@ -136,6 +137,15 @@ def _trace(path: str, base: Path) -> str:
     """A trace: a file, counted from `base`, or a shipped name, which stays as it is."""
     full = base / Path(path).expanduser()
     return str(full.absolute()) if full.is_file() else path
+
+
+def _held_out(value: object, base: Path) -> float | str | None:
+    """`protocol.held_out`: a share, or a trace as in `_trace`. Raises ConfigError."""
+    if isinstance(value, str):
+        return _trace(value, base)
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise ConfigError(f"protocol.held_out={value}: must be null, a share between 0 and 1, or another trace")
 
 
 def absolute_url(url: str, base: Path) -> str:
@@ -248,6 +258,7 @@ def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: in
         objectives=objective.names(config.objective),
         limits=constraints.parse(config.constraints),
         phases=phases.chosen(config.phases),
+        held_out=_held_out(config.protocol.held_out, launch_dir),
         config=config,
         resolved={str(key): value for key, value in resolved.items()} if isinstance(resolved, dict) else {},
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 
 from dflash_sweep import metrics
 from dflash_sweep.analysis.intervals import log_mean_interval, speedup
-from dflash_sweep.objective import direction, score
+from dflash_sweep.objective import figure, front, sign
 from dflash_sweep.records import Knobs, Role, StoredTrial
 from dflash_sweep.study import point_key
 from dflash_sweep.watcher import Best
@@ -18,20 +18,18 @@ FINALIST_SPREAD = 0.25
 
 def value(trial: StoredTrial, objective: str) -> float | None:
     """A trial's objective; None where it failed or cannot be known."""
-    return None if trial.result.failure else score(trial.result.turns, objective)
+    return None if trial.result.failure else figure(trial.result, objective)
 
 
-def sign(objective: str) -> float:
-    """+1 where more is better, -1 where less is."""
-    return -1.0 if direction(objective) == "minimize" else 1.0
+def best(trials: Sequence[StoredTrial], objective: str, ineligible: Collection[int] = ()) -> Best | None:
+    """The best candidate by the mean of its runs so far, with an interval from two runs on; None = none yet.
 
-
-def best(trials: Sequence[StoredTrial], objective: str) -> Best | None:
-    """The best candidate by the mean of its runs so far, with an interval from two runs on; None = none yet."""
+    `ineligible`: candidates that do not keep a constraint.
+    """
     runs: dict[int | None, list[float]] = {}
     for trial in trials:
         measured = value(trial, objective)
-        if trial.role in (Role.CONTROL, Role.RERUN):
+        if trial.role in (Role.CONTROL, Role.RERUN) or trial.candidate in ineligible:
             continue
         if measured is not None and (trial.candidate is not None or not trial.speculative):
             runs.setdefault(trial.candidate, []).append(measured)
@@ -55,24 +53,61 @@ def best(trials: Sequence[StoredTrial], objective: str) -> Best | None:
 
 
 def finalists(
-    trials: Sequence[StoredTrial], objective: str, *, count: int, effective: Callable[[Knobs], Knobs]
+    trials: Sequence[StoredTrial],
+    objectives: Sequence[str],
+    *,
+    count: int,
+    effective: Callable[[Knobs], Knobs],
+    ineligible: Collection[int] = (),
 ) -> dict[int, Knobs]:
-    """The best candidates of the search by their own value, none of them hopeless; equal servers appear once."""
-    measured = [
-        (sign(objective) * measured, -(trial.candidate or 0), trial)
-        for trial in trials
-        if trial.role is Role.SEARCH and (measured := value(trial, objective)) is not None
-    ]
-    top = max((entry[0] for entry in measured), default=0.0)
+    """Who is measured again: the best candidates of the search by the first objective, none of them hopeless, and of
+    several objectives as many again from the front; equal servers appear once. Who is `ineligible` never does."""
+    found = {trial.candidate: trial for trial in trials if _may_be_finalist(trial, objectives, ineligible)}
+    points = {number: _values(trial, objectives) for number, trial in found.items() if number is not None}
+    lead = sign(objectives[0])
+    order = sorted(points, key=lambda number: (lead * points[number][0], -number), reverse=True)
+    top = points[order[0]][0] if order else 0.0
+    hopeful = [number for number in order if abs(points[number][0] - top) <= FINALIST_SPREAD * abs(top)]
     chosen: dict[int, Knobs] = {}
-    seen: set[tuple[tuple[str, str], ...]] = set()
-    for reached, _, trial in sorted(measured, key=lambda entry: entry[:2], reverse=True):
-        key = point_key(effective(trial.knobs))
-        hopeless = abs(reached - top) > FINALIST_SPREAD * abs(top)
-        if trial.candidate is not None and key not in seen and not hopeless and len(chosen) < count:
-            seen.add(key)
-            chosen[trial.candidate] = trial.knobs
+    _take(chosen, hopeful, found, effective, count)
+    if len(objectives) > 1:
+        _take(chosen, _spread_out(front(points, objectives), count), found, effective, len(chosen) + count)
     return chosen
+
+
+def _may_be_finalist(trial: StoredTrial, objectives: Sequence[str], ineligible: Collection[int]) -> bool:
+    if trial.role is not Role.SEARCH or trial.candidate is None or trial.candidate in ineligible:
+        return False
+    return all(value(trial, name) is not None for name in objectives)
+
+
+def _values(trial: StoredTrial, objectives: Sequence[str]) -> tuple[float, ...]:
+    return tuple(value(trial, name) or 0.0 for name in objectives)
+
+
+def _take(
+    chosen: dict[int, Knobs],
+    order: Sequence[int],
+    found: Mapping[int | None, StoredTrial],
+    effective: Callable[[Knobs], Knobs],
+    most: int,
+) -> None:
+    """Adds candidates in this order until there are `most`, each server once."""
+    seen = {point_key(effective(knobs)) for knobs in chosen.values()}
+    for number in order:
+        key = point_key(effective(found[number].knobs))
+        if key not in seen and len(chosen) < most:
+            seen.add(key)
+            chosen[number] = found[number].knobs
+
+
+def _spread_out(line: Sequence[int], count: int) -> list[int]:
+    """The members of a front in an order in which the first `count` lie as far apart on it as possible, both ends
+    first."""
+    if len(line) <= count or count < 2:
+        return [*line[-1:], *line[:-1]] if count < 2 else list(line)
+    places = sorted({round(step * (len(line) - 1) / (count - 1)) for step in range(count)})
+    return [line[place] for place in places]
 
 
 def last_failure(trials: Sequence[StoredTrial]) -> str:

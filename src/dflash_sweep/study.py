@@ -1,4 +1,4 @@
-"""The search study: Optuna's ask and tell behind our own words. The only module that imports optuna.
+"""The search study: Optuna's ask and tell behind our own words. With `samplers`, the only owner of optuna.
 
 A candidate's number is Optuna's trial number. Points are Knobs over the axes of the space; values of other knobs are
 none of Optuna's business. Failures are told by kind: repeatable ones as PRUNED without a value (TPE learns to stay
@@ -7,28 +7,27 @@ away), transient ones as FAIL. A number that was not measured is never told.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError
+from dflash_sweep.outcomes import Outcome
 from dflash_sweep.records import Knobs, KnobValue
+from dflash_sweep.samplers import ENUMERATING, SamplerChoice, check_choice, distribution, make_sampler
 from dflash_sweep.seeds import derive
 from dflash_sweep.space import Axis, SearchSpace
 
@@ -42,58 +41,20 @@ _MADE_BY_ANOTHER = ("UNIQUE constraint failed", "already exists", "duplicate key
 
 _MAX_DUPLICATES = 5
 """Asks in a row that may repeat a known point before an unmeasured one is taken at random."""
+_MAX_PASSED_OVER = 1000
+"""The same for a policy that goes through points one by one."""
 _IMPORTANCE_MIN_TRIALS = 10
 """Below this many candidates the best tenth is a single one."""
 
 EffectivePoint = Callable[[Knobs], Knobs]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerChoice:
-    """Which sampler, and its options in Optuna's spelling."""
-
-    name: str = "tpe"
-    n_startup_trials: int = 10
-    options: Mapping[str, Any] | None = None
+PointKey = tuple[tuple[str, str], ...]
+Known = Mapping[PointKey, Outcome | None]
+"""Effective points (see `Study.key`) and what was measured there; None = failed, or still running."""
 
 
 def point_key(point: Knobs) -> tuple[tuple[str, str], ...]:
     """A hashable identity of a point; 1, 1.0 and True are different values of a knob."""
     return tuple(sorted((name, repr(value)) for name, value in point.items()))
-
-
-def distribution(axis: Axis) -> BaseDistribution:
-    """The Optuna distribution of an axis. Evenly spaced numbers keep their order; other choices are categories."""
-    if axis.values is None:
-        return FloatDistribution(axis.low or 0.0, axis.high or 0.0, log=axis.log)
-    numbers = [value for value in axis.values if isinstance(value, int) and not isinstance(value, bool)]
-    if len(numbers) == len(axis.values) > 2:
-        steps = {later - earlier for earlier, later in itertools.pairwise(numbers)}
-        if len(steps) == 1 and (step := steps.pop()) > 0:
-            return IntDistribution(numbers[0], numbers[-1], step=step)
-    return CategoricalDistribution(axis.values)
-
-
-def make_sampler(choice: SamplerChoice, seed: int) -> BaseSampler:
-    """The sampler of a configuration. Raises ConfigError for an option it does not take or a package it needs."""
-    options: dict[str, Any] = dict(choice.options or {})
-    startup = choice.n_startup_trials
-    makers: dict[str, Callable[[], BaseSampler]] = {
-        "tpe": lambda: TPESampler(seed=seed, n_startup_trials=startup, **{"multivariate": True, **options}),
-        "random": lambda: RandomSampler(seed=seed, **options),
-        "grid": lambda: RandomSampler(seed=seed),
-        "cmaes": lambda: CmaEsSampler(seed=seed, n_startup_trials=startup, **options),
-        "gp": lambda: GPSampler(seed=seed, n_startup_trials=startup, **options),
-        "nsga2": lambda: NSGAIISampler(seed=seed, **options),
-    }
-    if choice.name not in makers:
-        raise ConfigError(f"sampler.name={choice.name}: not known; allowed: {', '.join(makers)}")
-    try:
-        return makers[choice.name]()
-    except TypeError as error:
-        raise ConfigError(f"sampler.options: {error}") from error
-    except ImportError as error:
-        raise ConfigError(f"sampler.name={choice.name} needs a package that is not installed: {error}") from error
 
 
 class Study:
@@ -105,13 +66,16 @@ class Study:
         name: str,
         space: SearchSpace,
         *,
-        direction: str,
+        directions: Sequence[str],
         sampler: SamplerChoice,
         seed: int,
+        constrained: bool = False,
         effective: EffectivePoint = dict,
         owner: str = "",
     ) -> None:
-        """Open or create the study. Raises StorageError on a conflict with what is stored, before anything runs."""
+        """Open or create the study. `directions`: maximize or minimize, one an objective. Raises StorageError on a
+        conflict with what is stored, ConfigError for a sampler that cannot do this; before anything runs."""
+        check_choice(sampler, space, objectives=len(directions), constrained=constrained)
         warnings.filterwarnings("ignore", category=ExperimentalWarning)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = space
@@ -120,19 +84,19 @@ class Study:
         self._owner = owner
         self._distributions = {axis.name: distribution(axis) for axis in space.axes}
         try:
-            self._study = _opened(url, name, direction)
+            self._study = _opened(url, name, directions)
         except Exception as error:
             raise StorageError(f"storage.url={url}: Optuna cannot use this database: {_first_line(error)}") from error
-        self._check_stored(name, direction)
+        self._check_stored(name, directions)
         self._sampler, self._seed = sampler, seed
         self._reseed()
 
-    def _check_stored(self, name: str, direction: str) -> None:
-        stored = "maximize" if self._study.direction is StudyDirection.MAXIMIZE else "minimize"
-        if stored != direction:
+    def _check_stored(self, name: str, directions: Sequence[str]) -> None:
+        stored = [one.name.lower() for one in self._study.directions]
+        if stored != list(directions):
             raise StorageError(
-                f"study {name!r} is stored with direction {stored}, the configuration says {direction}; "
-                "choose another study_name"
+                f"study {name!r} is stored with direction {', '.join(stored)}, the configuration says "
+                f"{', '.join(directions)}; choose another study_name"
             )
         for trial in self._study.get_trials(deepcopy=False):
             for axis, old in trial.distributions.items():
@@ -150,7 +114,7 @@ class Study:
         if number is None:
             trials = self._study.get_trials(deepcopy=False)
             number = next((trial.number for trial in trials if trial.state is TrialState.WAITING), len(trials))
-        self._study.sampler = make_sampler(self._sampler, derive(self._seed, "sampler", number))
+        self._study.sampler = make_sampler(self._sampler, derive(self._seed, "sampler", number), self.space)
         self._rng = random.Random(derive(self._seed, "fallback", number))
 
     def enqueue(self, point: Knobs) -> None:
@@ -163,18 +127,18 @@ class Study:
                 raise ConfigError(f"seed point: {name}={value!r} is not a value of its axis ({_words_of(axis)})")
         self._study.enqueue_trial(dict(point), skip_if_exists=True)
 
-    def ask(self, known: Mapping[tuple[tuple[str, str], ...], float | None]) -> tuple[int, Knobs] | None:
+    def ask(self, known: Known) -> tuple[int, Knobs] | None:
         """The next candidate that is not effectively equal to a known one; None when no such point is left.
 
-        `known` maps effective points (see `key`) to their measured value; None = failed, or still running. An asked
-        duplicate is told at once: the known value, or PRUNED.
+        An asked duplicate of a known point is told at once: what is known, or PRUNED.
         """
         with self._usable():
             return self._ask(known)
 
-    def _ask(self, known: Mapping[tuple[tuple[str, str], ...], float | None]) -> tuple[int, Knobs] | None:
-        for attempt in range(_MAX_DUPLICATES + 1):
-            if attempt == _MAX_DUPLICATES:
+    def _ask(self, known: Known) -> tuple[int, Knobs] | None:
+        patience = _MAX_PASSED_OVER if self._sampler.name in ENUMERATING else _MAX_DUPLICATES
+        for attempt in range(patience + 1):
+            if attempt == patience:
                 fresh = self._unmeasured(known)
                 if fresh is None:
                     return None
@@ -189,15 +153,16 @@ class Study:
             self.tell_duplicate(trial.number, known[key])
         return None
 
-    def tell_duplicate(self, number: int, value: float | None) -> None:
-        """A candidate that equals one already measured: its value again, or PRUNED where that has none."""
-        self._finish(number, {"duplicate": True}, value=value, state=TrialState.PRUNED if value is None else None)
+    def tell_duplicate(self, number: int, outcome: Outcome | None) -> None:
+        """A candidate that equals one already measured: its outcome again, or PRUNED where that has none."""
+        state = TrialState.PRUNED if outcome is None else None
+        self._finish(number, {"duplicate": True}, outcome=outcome, state=state)
 
-    def key(self, point: Knobs) -> tuple[tuple[str, str], ...]:
+    def key(self, point: Knobs) -> PointKey:
         """The identity of what a point effectively is."""
         return point_key(self._effective(point))
 
-    def _unmeasured(self, known: Mapping[tuple[tuple[str, str], ...], float | None]) -> Knobs | None:
+    def _unmeasured(self, known: Known) -> Knobs | None:
         if self.space.size is None:
             continuous = {
                 axis.name: self._rng.uniform(axis.low or 0.0, axis.high or 0.0)
@@ -211,11 +176,12 @@ class Study:
 
     # ------------------------------------------------------------ telling
 
-    def tell(self, number: int, value: float, attributes: Mapping[str, KnobValue]) -> None:
-        """A measured value. Raises ValueError for a number that is not finite (it would stay the best for ever)."""
-        if not math.isfinite(value):
-            raise ValueError(f"candidate {number}: {value} must not be told")
-        self._finish(number, attributes, value=value)
+    def tell(self, number: int, outcome: Outcome, attributes: Mapping[str, KnobValue]) -> None:
+        """What was measured. Raises ValueError for a number that is not finite (it would stay the best for ever)."""
+        for value in (*outcome.values, *outcome.violations.values()):
+            if not math.isfinite(value):
+                raise ValueError(f"candidate {number}: {value} must not be told")
+        self._finish(number, attributes, outcome=outcome)
 
     def tell_failure(self, number: int, kind: FailureKind, attributes: Mapping[str, KnobValue]) -> None:
         """A failure, by kind: PRUNED if it would happen again, FAIL if not."""
@@ -227,7 +193,7 @@ class Study:
         number: int,
         attributes: Mapping[str, KnobValue],
         *,
-        value: float | None = None,
+        outcome: Outcome | None = None,
         state: TrialState | None = None,
     ) -> None:
         """Tell once. A candidate that somebody else finished meanwhile (the dashboard, a second tool) stays as it is:
@@ -235,7 +201,9 @@ class Study:
         with self._usable():
             try:
                 self._set_attributes(number, attributes)
-                self._study.tell(number, value, state=state)
+                if outcome is not None:
+                    self._set_constraints(number, outcome.violations)
+                self._study.tell(number, None if outcome is None else list(outcome.values), state=state)
             except (UpdateFinishedTrialError, ValueError) as error:
                 if not self._study.get_trials(deepcopy=False)[number].state.is_finished():
                     raise
@@ -291,16 +259,22 @@ class Study:
     def importance(self) -> dict[str, float]:
         """Axis → importance by PED-ANOVA (Watanabe et al., IJCAI 2023), summing to 1; empty if too few candidates.
 
-        It compares where the best candidates lie with where all lie, so it needs no model; noise counts too.
+        It compares where the best candidates lie with where all lie, so it needs no model; noise counts too. Of several
+        objectives it takes the first.
         """
         done = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if len(done) < _IMPORTANCE_MIN_TRIALS or len({trial.value for trial in done}) < 2:
+        if len(done) < _IMPORTANCE_MIN_TRIALS or len({trial.values[0] for trial in done}) < 2:
             return {}
-        found = get_param_importances(self._study, evaluator=PedAnovaImportanceEvaluator())
+        sign = -1.0 if self._study.directions[0] is StudyDirection.MAXIMIZE else 1.0
+        several = len(self._study.directions) > 1
+        target = (lambda trial: sign * trial.values[0]) if several else None  # it takes small values for good ones
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it says so each time
+            found = get_param_importances(self._study, evaluator=PedAnovaImportanceEvaluator(), target=target)
         return {name: float(share) for name, share in found.items() if math.isfinite(share)}
 
-    def set_metric_name(self, name: str) -> None:
-        self._study.set_metric_names([name])
+    def set_metric_names(self, names: Sequence[str]) -> None:
+        self._study.set_metric_names(list(names))
 
     def _set_attributes(self, number: int, attributes: Mapping[str, KnobValue]) -> None:
         storage = self._study._storage
@@ -308,8 +282,18 @@ class Study:
         for name, value in attributes.items():
             storage.set_trial_user_attr(trial_id, name, value)
 
+    def _set_constraints(self, number: int, violations: Mapping[str, float]) -> None:
+        """Through Optuna's own interface, so that samplers and dashboard know them; those already there stay."""
+        storage = self._study._storage
+        trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        trial = optuna.Trial(self._study, trial_id)
+        stored = trial.constraints
+        for name, beyond in violations.items():
+            if name not in stored:
+                trial.set_constraint(name, beyond)
 
-def _opened(url: str, name: str, direction: str) -> optuna.Study:
+
+def _opened(url: str, name: str, directions: Sequence[str]) -> optuna.Study:
     """The study, loaded or created. Optuna makes its tables without a lock: one of several drivers that start together
     on a new database may find them half made, and tries again."""
     for attempt in range(_CREATE_ATTEMPTS):
@@ -317,7 +301,7 @@ def _opened(url: str, name: str, direction: str) -> optuna.Study:
             return optuna.create_study(
                 storage=optuna.storages.RDBStorage(url, engine_kwargs=_engine_options(url)),
                 study_name=name,
-                direction=StudyDirection[direction.upper()],
+                directions=[StudyDirection[direction.upper()] for direction in directions],
                 load_if_exists=True,
             )
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import stats
 from statsmodels.stats.power import TTestIndPower
 
-from dflash_sweep.analysis.intervals import Spread
+from dflash_sweep.analysis.intervals import Spread, log_mean_interval
 from dflash_sweep.analysis.rows import is_plain, numbers, row_name, usable, with_keys
 
 MIN_DF = 2
@@ -118,3 +118,11 @@ def _power(effect: float, runs: int, alpha: float) -> float:
 def powers(differences: Iterable[float], sd: float) -> dict[str, int]:
     """Runs that each relative difference needs, for tables: {"2 %": 90, …}."""
     return {f"{100 * difference:g} %": repeats_for(difference, sd) for difference in differences}
+
+
+def known_to(values: Sequence[float], half_width: float) -> bool:
+    """True if the mean of repeats is known: half of its 95 % interval, relative to it, is at most `half_width`."""
+    found = log_mean_interval(values)
+    if found.low is None or found.high is None:
+        return False
+    return (found.high - found.low) / 2 <= half_width * found.value

@@ -23,7 +23,7 @@ def correctness(evidence: Evidence) -> list[Verdict]:
 
     Where not, the first differing turn of each run is looked at again for its first divergent token.
     """
-    turns = _hashed(evidence.turns)
+    turns = hashed(evidence.turns)
     if turns.empty:
         why = say("These rows hold no text: equality with plain decoding is not known.")
         return [unknown("correctness", "greedy text", why)]
@@ -90,7 +90,7 @@ def _equality_in_words(
     return together(text, say(words, run=known[0]["run"], turn=known[0]["turn"], place=known[0]["in_words"]))
 
 
-def _hashed(turns: pd.DataFrame) -> pd.DataFrame:
+def hashed(turns: pd.DataFrame) -> pd.DataFrame:
     """Counted turns with a text hash."""
     if turns.empty:
         return turns
