@@ -182,9 +182,23 @@ def test_luck_is_the_quantile_of_a_difference_to_the_best_of_many() -> None:
 
 
 def test_a_sampler_sees_the_objective_grow_turn_by_turn() -> None:
-    turns = turns_of([10.0, 20.0])
     # 100 tokens in 1 s, then 200 in 3 s
-    assert incumbent.per_turn_values(turns, "decode_tps") == {0: pytest.approx(100.0), 1: pytest.approx(200 / 3)}
+    row = searched(0, [10.0, 20.0])
+    assert incumbent.course(row, "decode_tps") == {0: pytest.approx(100.0), 1: pytest.approx(200 / 3)}
+    assert incumbent.course(row, "api_tps") == {}  # the clock is virtual
+    assert incumbent.course(row, "joules_per_token") == {}
+
+
+def test_only_an_early_stop_has_a_course_among_failures_and_long_ones_are_thinned() -> None:
+    def failed(kind: FailureKind, turns: int) -> StoredTrial:
+        failure = Failure(kind=kind, message="x")
+        return make_stored(0, result=make_result("u", turns=turns_of([10.0] * turns), failure=failure))
+
+    assert incumbent.course(failed(FailureKind.CRASHED, 3), "decode_tps") == {}
+    assert list(incumbent.course(failed(FailureKind.PRUNED, 3), "decode_tps")) == [0, 1, 2]
+    steps = list(incumbent.course(failed(FailureKind.PRUNED, 200), "decode_tps"))
+    assert len(steps) == 50  # every fourth of 200
+    assert steps[-1] == 199
 
 
 # ---------------------------------------------------------------- error rates under noise

@@ -142,6 +142,7 @@ class Driver:
             expired=lambda: self._expired(confirming.reserve_hours() if "confirm" in self._settings.phases else 0.0),
             problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
             prune=self._prune_rules,
+            course=lambda trial: incumbent.course(trial, self._objectives[0]),
         )
         workers = len(self._context.pool.devices)
         in_rounds = config.cluster.scheduling == "deterministic"
@@ -180,7 +181,7 @@ class Driver:
         self._save(confirmed_candidate=reached.winner)
 
     def _prune_rules(self, trials: Sequence[StoredTrial]) -> tuple[PruneRule, ...]:
-        """How a candidate may be ended early, by what has been told so far; of several objectives none decides alone."""
+        """How a candidate may be ended early, by what was told so far; of several objectives none decides alone."""
         if not self._protocol.pruning or len(self._objectives) > 1:
             return ()
         barred = self._constraints.ineligible(trials)

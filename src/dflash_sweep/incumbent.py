@@ -13,7 +13,7 @@ from scipy import integrate, optimize, stats
 
 from dflash_sweep.analysis.noise import repeat_noise
 from dflash_sweep.frames import counted_turns, trial_frame
-from dflash_sweep.objective import direction, figure, score
+from dflash_sweep.objective import BY_CLIENT, direction, figure, score
 from dflash_sweep.pruning import LOOKS_ALPHA, OBJECTIVES, turn_cost
 from dflash_sweep.records import PruneRule, Role, StoredTrial, TurnCost, TurnRecord
 
@@ -23,6 +23,9 @@ MARGIN_ALPHA = 0.025
 USUAL_SD, USUAL_DF = 0.03, 4
 """Scatter between runs of one setting that is assumed before a study has repeats of its own, and what that is worth:
 public rigs show 1.6 to 5.6 %."""
+
+MAX_STEPS = 64
+"""Each step of a course is a write to Optuna's database."""
 
 LEAST_MARGIN = 0.05
 """Less than this is not worth ending a trial for."""
@@ -131,12 +134,19 @@ def luck(candidates: int) -> float:
     return float(optimize.brentq(missing, 0.0, 12.0, xtol=1e-4))
 
 
-def per_turn_values(turns: Sequence[TurnRecord], objective: str) -> Mapping[int, float]:
-    """Order of a turn → the objective over the counted turns up to it: what a sampler sees of a trial's course."""
-    counted = sorted((turn for turn in turns if turn.invalid_reason is None and not turn.warmup), key=_order)
-    found = {turn.order: score(counted[: place + 1], objective) for place, turn in enumerate(counted)}
+def course(trial: StoredTrial, objective: str) -> Mapping[int, float]:
+    """Order of a turn → the objective over the counted turns up to it: what a sampler sees of a trial on its way.
+
+    Empty for a trial that broke off (but not for one that was ended early), and where turns alone do not tell the
+    objective. Of long trials only MAX_STEPS turns, evenly spread, the last one among them.
+    """
+    failure = trial.result.failure
+    if objective not in OBJECTIVES or (failure is not None and not failure.kind.is_stop):
+        return {}
+    if objective in BY_CLIENT and trial.result.clock == "virtual":
+        return {}
+    turns = sorted(counted_turns(trial), key=lambda turn: turn.order)
+    every = max(1, math.ceil(len(turns) / MAX_STEPS))
+    ends = [count for count in range(1, len(turns) + 1) if (len(turns) - count) % every == 0]
+    found = {turns[count - 1].order: score(turns[:count], objective) for count in ends}
     return {order: value for order, value in found.items() if value is not None}
-
-
-def _order(turn: TurnRecord) -> int:
-    return turn.order

@@ -187,7 +187,8 @@ class SearchPhase:
 
     On resume it first takes up what a dead driver left: results stored but not told are told, candidates asked but not
     finished are run again under their own number. A point with `problems` is told as impossible and never launched.
-    `prune` makes of the trials told so far the rules by which a candidate may be ended early.
+    `prune` makes of the trials told so far the rules by which a candidate may be ended early; `course` is how a trial's
+    objective grew turn by turn.
     `complete` turns a point into all knobs of a server, dead ones None, so that equal servers have equal rows;
     `outcome` says what a finished trial is told as, or in words why it has no value.
     """
@@ -210,10 +211,11 @@ class SearchPhase:
         expired: Callable[[], bool],
         problems: Callable[[Knobs], tuple[str, ...]] = lambda _knobs: (),
         prune: Callable[[Sequence[StoredTrial]], tuple[PruneRule, ...]] = lambda _trials: (),
+        course: Callable[[StoredTrial], Mapping[int, float]] = lambda _trial: {},
     ) -> None:
         self._study, self._outcome, self._complete, self._retries = study, outcome, complete, retries
         self._plain_knobs, self._canary_every, self._expired = plain_knobs, canary_every, expired
-        self._problems, self._prune = problems, prune
+        self._problems, self._prune, self._course = problems, prune, course
         self._told = list(stored)
         searched = [trial for trial in stored if trial.role is Role.SEARCH]
         final = {trial.candidate: trial for trial in searched if is_final(trial, retries)}
@@ -284,6 +286,7 @@ class SearchPhase:
     def _tell(self, number: int, trial: StoredTrial) -> None:
         found = self._outcome(trial)
         attributes: dict[str, KnobValue] = {"trial": trial.number, "measurement": str(trial.result.measurement)}
+        self._study.report(number, self._course(trial))
         if isinstance(found, Outcome):
             self._study.tell(number, found, attributes)
         else:

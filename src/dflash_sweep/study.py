@@ -183,6 +183,19 @@ class Study:
                 raise ValueError(f"candidate {number}: {value} must not be told")
         self._finish(number, attributes, outcome=outcome)
 
+    def report(self, number: int, course: Mapping[int, float]) -> None:
+        """How the objective grew turn by turn (step → value), before the end is told. Several objectives have none."""
+        if len(self._study.directions) > 1:
+            return
+        with self._usable():
+            storage = self._study._storage
+            trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+            if storage.get_trial(trial_id).state.is_finished():
+                return
+            for step, value in course.items():
+                if math.isfinite(value):
+                    storage.set_trial_intermediate_value(trial_id, step, value)
+
     def tell_failure(self, number: int, kind: FailureKind, attributes: Mapping[str, KnobValue]) -> None:
         """A failure, by kind: PRUNED if it would happen again, FAIL if not."""
         state = TrialState.PRUNED if kind.is_repeatable else TrialState.FAIL
