@@ -7,6 +7,7 @@ from typing import Any
 
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.translation import word
 
 
 def assumptions(material: Material, texts: Texts) -> tuple[str, ...]:
@@ -39,7 +40,7 @@ def _objective(material: Material, texts: Texts) -> str:
     wanted, used = material.study.objective, material.metric.name
     if wanted != used:
         return texts("assume.other_objective", wanted=wanted, used=used)
-    return texts("assume.objective", name=used, formula=material.metric.formula)
+    return texts("assume.objective", name=used, formula=word(material.metric.formula, texts.lang))
 
 
 def _left_out(material: Material, texts: Texts) -> list[str]:

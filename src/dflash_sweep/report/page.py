@@ -27,6 +27,7 @@ from dflash_sweep.report.material import Material
 from dflash_sweep.report.provenance import provenance_table
 from dflash_sweep.report.settings_table import row_link, settings_table
 from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.translation import translated
 
 PLACED = ("stage_breakdown", "tradeoff", "axis_effects")
 """Figures shown where they belong; the others are linked at the end of a short page, shown in a full one."""
@@ -97,15 +98,19 @@ def _verdict(material: Material, found: Answer, texts: Texts) -> list[Block]:
         line += [" ", texts("rows"), row_link(material, found.numbers), texts("stop")]
     headline = material.verdict(*verdict_lines.HEADLINE)
     if headline is not None and headline.how_to_check:
-        line += [" ", em(texts("checked", how=headline.how_to_check))]
+        line += [" ", em(texts("checked", how=translated(headline.how_to_check, texts.lang)))]
     blocks: list[Block] = [Heading(texts("head.verdict")), Paragraph(tuple(line))]
     if material.study.status in ("running", "interrupted", "failed"):
-        reason = material.study.stop_reason or ""
+        reason = verdict_lines.stop_reason(material.study, material.verdicts, texts)
         blocks.append(
             Paragraph(texts("space").join(part for part in (texts(f"study.{material.study.status}"), reason) if part))
         )
     elif material.study.stop_reason:
-        blocks.append(Paragraph(texts("study.stopped", reason=material.study.stop_reason)))
+        blocks.append(
+            Paragraph(
+                texts("study.stopped", reason=verdict_lines.stop_reason(material.study, material.verdicts, texts))
+            )
+        )
     return [*blocks, *_bullets(material, texts, "first")]
 
 
@@ -146,10 +151,12 @@ def _trust(material: Material, texts: Texts) -> list[Block]:
     blocks: list[Block] = [Heading(texts("head.trust")), *_bullets(material, texts, "trust"), Bullets(sentences)]
     by_reason: dict[str, list[str]] = {}
     for verdict in verdict_lines.undecided(material.verdicts):
-        by_reason.setdefault(verdict.statement, []).append(verdict_lines.open_question(verdict, texts))
+        why = verdict_lines.sentence(verdict, texts)
+        by_reason.setdefault(why, []).append(verdict_lines.open_question(verdict, texts))
     if by_reason:
         blocks.append(Paragraph((strong(texts("head.undecided")),)))
-        lines = [texts("undecided", names=", ".join(names), why=why) for why, names in by_reason.items()]
+        joiner = texts("joiner")
+        lines = [texts("undecided", names=joiner.join(names), why=why) for why, names in by_reason.items()]
         blocks.append(Bullets(tuple(lines)))
     return blocks
 

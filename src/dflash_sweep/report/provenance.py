@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from dflash_sweep.report import verdict_lines
 from dflash_sweep.report.document import Inline, Table, code
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
@@ -68,9 +69,9 @@ def _devices(material: Material) -> str:
     return ", ".join(name + (f" ({size} MiB)" if size else "") for name, size in memory.items())
 
 
-def _machine(provenance: Mapping[str, Any]) -> str:
+def _machine(provenance: Mapping[str, Any], texts: Texts) -> str:
     cores = provenance.get("cpu_cores")
-    parts = [provenance.get("cpu"), f"{cores} cores" if cores else None, provenance.get("os")]
+    parts = [provenance.get("cpu"), texts("provenance.cores", count=cores) if cores else None, provenance.get("os")]
     return ", ".join(str(part) for part in parts if part)
 
 
@@ -82,11 +83,19 @@ def _versions(provenance: Mapping[str, Any]) -> str:
     return ", ".join(named)
 
 
-def _code_state(provenance: Mapping[str, Any]) -> str:
+def _code_state(provenance: Mapping[str, Any], texts: Texts) -> str:
     git = provenance.get("git")
     if not isinstance(git, Mapping) or not git.get("commit"):
         return ""
-    return f"{str(git['commit'])[:_SHORT_HASH]}{' + local changes' if git.get('dirty') else ''}"
+    return f"{str(git['commit'])[:_SHORT_HASH]}{texts('provenance.dirty') if git.get('dirty') else ''}"
+
+
+def _status(material: Material, texts: Texts) -> str:
+    study = material.study
+    reason = verdict_lines.stop_reason(study, material.verdicts, texts)
+    key = f"status.study.{study.status}"
+    status = texts(key) if texts.has(key) else study.status
+    return texts("titled", title=status, subject=reason) if reason else status
 
 
 def provenance_rows(material: Material, texts: Texts) -> list[tuple[str, str]]:
@@ -102,14 +111,14 @@ def provenance_rows(material: Material, texts: Texts) -> list[tuple[str, str]]:
         ("build", _build(material)),
         ("models", _models(provenance)),
         ("device", _devices(material)),
-        ("machine", _machine(provenance)),
+        ("machine", _machine(provenance, texts)),
         ("trace", _trace(material)),
         ("trials", texts("provenance.counts", total=len(material.trials), failed=failed, roles=counts or "—")),
         ("seed", str(study.seed)),
         ("versions", _versions(provenance)),
-        ("code", _code_state(provenance)),
+        ("code", _code_state(provenance, texts)),
         ("time", " – ".join(part for part in (study.created_utc, study.finished_utc) if part)),
-        ("status", study.status + (f": {study.stop_reason}" if study.stop_reason else "")),
+        ("status", _status(material, texts)),
     ]
     return [(name, value) for name, value in found if value]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_sweep.errors import ConfigError
-from dflash_sweep.report import texts_en, texts_zh, verdicts_zh
+from dflash_sweep.report import texts_en, texts_zh
 
 TABLES: dict[str, dict[str, str]] = {"en": texts_en.TEXTS, "zh": texts_zh.TEXTS}
 
@@ -19,10 +19,6 @@ class Texts:
 
     def __call__(self, key: str, **fields: Any) -> str:
         return TABLES[self.lang][key].format(**fields)
-
-    def sentence(self, key: str) -> str | None:
-        """The template of a conclusion's sentence; None = the conclusion's own (English) words are used."""
-        return verdicts_zh.SENTENCES.get(key) if self.lang == "zh" else None
 
     def has(self, key: str) -> bool:
         return key in TABLES[self.lang]

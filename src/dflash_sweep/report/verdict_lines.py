@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from dflash_sweep.records import Verdict, VerdictStatus
+from dflash_sweep.records import StudyInfo, Verdict, VerdictStatus
 from dflash_sweep.report.document import Inline, Span, code, em, strong
 from dflash_sweep.report.texts import Texts
-from dflash_sweep.report.wording import DASH, number
+from dflash_sweep.report.translation import recognised, translated, word
+from dflash_sweep.report.wording import number
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "first": (
@@ -57,12 +58,19 @@ def name(verdict: Verdict, texts: Texts) -> str:
     title = _title(verdict, texts)
     # a whole setting is named by the sentence itself
     whole = verdict.subject in _WHOLE_STUDY or len(verdict.subject) > _MAX_SUBJECT
-    return title if whole else f"{title}: {verdict.subject}"
+    return title if whole else texts("titled", title=title, subject=translated(verdict.subject, texts.lang))
 
 
 def _own_title(verdict: Verdict) -> str:
     """Key of a title that already says how the conclusion came out ("No drift")."""
     return f"verdict.{verdict.id}.{verdict.status}"
+
+
+def stop_reason(study: StudyInfo, verdicts: Iterable[Verdict], texts: Texts) -> str:
+    """Why a study ended early, in the page's language; "" = it did not. A conclusion's words are known from it."""
+    reason = study.stop_reason or ""
+    said = next((verdict.statement for verdict in verdicts if verdict.statement == reason), reason)
+    return recognised(said, texts.lang)
 
 
 def _title(verdict: Verdict, texts: Texts) -> str:
@@ -72,44 +80,23 @@ def _title(verdict: Verdict, texts: Texts) -> str:
     return texts(key) if texts.has(key) else verdict.id.replace("_", " ")
 
 
-def _amount(verdict: Verdict) -> str:
+def _amount(verdict: Verdict, texts: Texts) -> str:
     ends = ""
     if verdict.ci_low is not None and verdict.ci_high is not None:
         ends = f"[{number(verdict.ci_low)}, {number(verdict.ci_high)}]"
     value = number(verdict.value) if verdict.value is not None else ""
-    return " ".join(part for part in (value, ends, verdict.unit if value or ends else "") if part)
+    unit = translated(verdict.unit or "", texts.lang) if value or ends else ""
+    return " ".join(part for part in (value, ends, unit) if part)
 
 
-def figure(verdict: Verdict) -> str:
+def figure(verdict: Verdict, texts: Texts) -> str:
     """ "0.71 [0.68, 0.74] ratio, n = 6"; only what is known."""
-    return ", ".join(part for part in (_amount(verdict), f"n = {verdict.n}") if part)
-
-
-def _scaled(verdict: Verdict, scale: Callable[[float], float], form: str) -> str:
-    """Value and interval after `scale`, in per cent; a dash for an unknown value."""
-    if verdict.value is None:
-        return DASH
-    text = f"{scale(verdict.value):{form}} %"
-    if verdict.ci_low is None or verdict.ci_high is None:
-        return text
-    return f"{text} [{scale(verdict.ci_low):{form}}, {scale(verdict.ci_high):{form}}]"
+    return ", ".join(part for part in (_amount(verdict, texts), f"n = {verdict.n}") if part)
 
 
 def sentence(verdict: Verdict, texts: Texts) -> str:
-    """The conclusion in the page's language; its own English sentence where there is no other."""
-    outcome = "pair" if verdict.id == "sweet_spot" and PAIR in verdict.subject else verdict.status
-    template = texts.sentence(f"{verdict.id}.{outcome}")
-    if template is None:
-        return verdict.statement
-    return template.format(
-        subject=verdict.subject,
-        statement=verdict.statement,
-        figure=_amount(verdict) or DASH,
-        low=number(verdict.ci_low),
-        high=number(verdict.ci_high),
-        percent=_scaled(verdict, lambda share: 100 * share, ".1f"),
-        change=_scaled(verdict, lambda ratio: 100 * (ratio - 1), "+.1f"),
-    )
+    """The conclusion in the page's language."""
+    return translated(verdict.statement, texts.lang)
 
 
 def line(verdict: Verdict, texts: Texts, *, check: bool = True) -> Inline:
@@ -118,10 +105,10 @@ def line(verdict: Verdict, texts: Texts, *, check: bool = True) -> Inline:
     parts: list[str | Span] = [
         strong(name(verdict, texts)),
         texts(key, status=texts(f"status.{verdict.status}"), statement=sentence(verdict, texts)),
-        code(figure(verdict)),
+        code(figure(verdict, texts)),
     ]
     if check and verdict.how_to_check:
-        parts += [" ", em(texts("checked", how=verdict.how_to_check))]
+        parts += [" ", em(texts("checked", how=translated(verdict.how_to_check, texts.lang)))]
     return tuple(parts)
 
 
@@ -137,7 +124,8 @@ def lines(verdicts: Sequence[Verdict], texts: Texts) -> tuple[Inline, ...]:
     found = [line(verdict, texts, check=checks[verdict.how_to_check or ""] == 1) for verdict in rest]
     if dead:
         found.append(_dead_axes(dead, texts))
-    found += [em(texts("checked_alike", how=how)) for how, count in checks.items() if count > 1]
+    alike = [how for how, count in checks.items() if count > 1]
+    found += [em(texts("checked_alike", how=translated(how, texts.lang))) for how in alike]
     return tuple(found)
 
 
@@ -151,19 +139,20 @@ def _dead_axes(verdicts: Sequence[Verdict], texts: Texts) -> Inline:
     for place, verdict in enumerate(verdicts):
         parts += ["; " if place else "", verdict.subject]
         if verdict.details.get("reference") is not None:
-            parts.append(texts("dead_leave", value=verdict.details["reference"]))
-        parts += [" ", code(_change(verdict))]
+            parts.append(texts("dead_leave", value=word(str(verdict.details["reference"]), texts.lang)))
+        parts += [" ", code(_change(verdict, texts))]
     return tuple([*parts, texts("stop")])
 
 
-def _change(verdict: Verdict) -> str:
+def _change(verdict: Verdict, texts: Texts) -> str:
     """ "+1.3 % [−5.4, +8.5], n = 65" of a conclusion whose figure is a ratio."""
     if verdict.value is None or verdict.ci_low is None or verdict.ci_high is None:
-        return figure(verdict)
+        return figure(verdict, texts)
     value, low, high = (100 * (ratio - 1) for ratio in (verdict.value, verdict.ci_low, verdict.ci_high))
     return f"{value:+.1f} % [{low:+.1f}, {high:+.1f}], n = {verdict.n}"
 
 
 def open_question(verdict: Verdict, texts: Texts) -> str:
     """The name under which an undecided conclusion is listed."""
-    return _title(verdict, texts) if verdict.subject in verdict.statement else name(verdict, texts)
+    named_by_itself = verdict.subject in verdict.statement
+    return _title(verdict, texts) if named_by_itself else name(verdict, texts)

@@ -1,0 +1,170 @@
+"""A Chinese page is Chinese: every sentence that conclusions can be made of has a translation, and pages show it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dflash_sweep import importing
+from dflash_sweep.analysis.sentences import listed, say, together
+from dflash_sweep.records import StoredTrial, StudyInfo, Verdict, VerdictStatus
+from dflash_sweep.report import html, markdown, translation, verdict_lines
+from dflash_sweep.report.answer import answer
+from dflash_sweep.report.material import collect
+from dflash_sweep.report.page import findings
+from dflash_sweep.report.rows_table import rows_table
+from dflash_sweep.report.texts import texts_for
+from dflash_sweep.report.translation import recognised, translated
+
+PACKAGE = Path(str(resources.files("dflash_sweep")))
+TABLE = translation.table("zh")
+ZH = texts_for("zh")
+
+
+def fields(template: str) -> set[str]:
+    return {name for _, name, *_ in string.Formatter().parse(template) if name}
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """Lines of expressions that are nothing but a text."""
+    return {
+        node.value.lineno for node in ast.walk(tree) if isinstance(node, ast.Expr) and _text(node.value) is not None
+    }
+
+
+def _text(node: ast.AST) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def templates(path: Path) -> Iterator[str]:
+    """Texts given to `say`, and every text with {fields} that is not itself an f-string."""
+    tree = ast.parse(path.read_text())
+    skipped = docstrings(tree)
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "say" and (said := _text(node.args[0])):
+            yield said
+        text = _text(node)
+        if text and id(node) not in inside and node.lineno not in skipped and re.search(r"\{\w+(:[^}]*)?\}", text):  # type: ignore[attr-defined]
+            yield text
+
+
+def all_templates() -> list[str]:
+    paths = sorted((PACKAGE / "analysis").glob("*.py"))
+    return sorted({text for path in paths for text in templates(path)})
+
+
+def test_templates_are_found() -> None:
+    found = all_templates()
+    assert len(found) > 150
+    assert "{axis}: two of its values" not in found
+    assert {"{count} builds", "inside the noise", "{axis}: undecided ({shown}); {why}."} <= set(found)
+
+
+def test_every_template_is_translated() -> None:
+    missing = [text for text in all_templates() if translation.needs_translation(text) and text not in TABLE]
+    assert missing == []
+
+
+def test_translations_have_the_fields_of_their_template() -> None:
+    assert {
+        english: fields(english) ^ fields(own) for english, own in TABLE.items() if fields(english) != fields(own)
+    } == {}
+
+
+def test_a_sentence_is_said_with_its_fields_translated_too() -> None:
+    sentence = together(
+        say("Not shown by any server: {names}.", names=listed(["budget", "top_k"])),
+        say("First in {run}, turn {turn}, {place}.", run=say("trial {number}", number=3), turn="c/0",
+            place=say("at {place}: other token ids, the same text", place=say("token {position}", position=4))),
+    )  # fmt: skip
+    assert sentence.startswith("Not shown by any server: budget, top_k. First in trial 3")
+    assert translated(sentence, "zh") == (
+        "没有服务器显示：budget, top_k。最先出现在试验 3的 c/0 轮，"
+        "位于第 4 个 token（从 0 数起）：token 编号不同，文本相同。"
+    )
+    assert translated(sentence, "en") is sentence
+    assert translated("a name of somebody's", "zh") == "a name of somebody's"
+
+
+def test_a_stored_sentence_is_recognised_by_its_words() -> None:
+    assert recognised("the budget of 3.5 h is spent", "zh") == "3.5 小时的预算已用完"
+    assert recognised("nobody ever said this", "zh") == "nobody ever said this"
+    nested = say(
+        "{share}; plain decoding was measured once ({plain:.2f} ms per token), which gives no interval.",
+        share=say("{stage} costs {cost} per committed token", stage="exact_ms", cost="24.7 ms [24.6, 24.8]"),
+        plain=24.5,
+    )
+    assert recognised(str(nested), "zh") == translated(nested, "zh")
+
+
+def test_a_conclusion_that_ended_a_study_is_known_by_its_text(build_study: Callable[..., StudyInfo]) -> None:
+    said = say("{share}, {against}, but {escape}.", share="a", against="b", escape=say("no limit known"))
+    verdict = Verdict(id="structural_bound", subject="s", status=VerdictStatus.HOLDS, statement=said)
+    study = build_study(stop_reason=str(said))
+    assert verdict_lines.stop_reason(study, [verdict], ZH) == "a，即b；但上限未知。"
+
+
+@given(st.text(), st.integers())
+def test_braces_and_signs_in_fields_are_left_alone(message: str, number: int) -> None:
+    sentence = say("{run}: {message}", run=say("trial {number}", number=number), message=message)
+    assert translated(sentence, "zh").startswith(f"试验 {number}：")
+    assert str(sentence) == f"trial {number}: {message}"
+
+
+# ---------------------------------------------------------------- whole pages
+
+_CODE = re.compile(
+    r"```.*?```|`[^`]*`|\]\([^)]*\)|<style.*?</style>|<script.*?</script>|<code>.*?</code>|<[^>]*>", re.DOTALL
+)
+_ENGLISH = re.compile(r"[A-Za-z][a-z']+(?:[ ,]+[a-z][a-z']*){2,}")
+
+
+def english(page: str, quoted: Iterable[str]) -> list[str]:
+    """Three English words or more in a row, outside code, that nobody of `quoted` (servers, authors) said."""
+    said = " ".join(quoted)
+    return [words for words in _ENGLISH.findall(_CODE.sub(" | ", page)) if words not in said]
+
+
+def quoted(trials: Sequence[StoredTrial]) -> Iterator[str]:
+    """What others wrote: messages of servers, an author's labels, builds and names of traces."""
+    for trial in trials:
+        yield from (trial.label or "", trial.build, trial.trace_name, trial.result.device.name)
+        yield trial.result.failure.message if trial.result.failure else ""
+
+
+def pages(study: StudyInfo, trials: Sequence[StoredTrial]) -> tuple[str, str]:
+    material = collect(study, trials)
+    found = answer(material, ZH)
+    short = findings(material, found, ZH, (), None, full=False)
+    full = findings(material, found, ZH, (), None, full=True)
+    hints = {name: ZH(f"hint.{name}") for name in ("sort", "filter")}
+    return markdown.Renderer({}, "results.csv").render(short), html.Renderer({}).render(
+        full, rows_table(material, ZH), hints
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
+def test_no_english_is_left_on_a_page(
+    count: int, build_study: Callable[..., StudyInfo], build_trials: Callable[..., Sequence[StoredTrial]]
+) -> None:
+    trials = build_trials(count)
+    study = build_study(stop_reason="the budget of 3 h is spent", status="finished")
+    for page in pages(study, trials):
+        assert "预算" in page
+        assert english(page, quoted(trials)) == []
+
+
+def test_no_english_is_left_of_an_imported_log() -> None:
+    found = importing.read(PACKAGE / "data" / "castle-runs-001-113.jsonl", study="castle")
+    for page in pages(found.study, found.trials):
+        assert "结构上限" in page
+        assert english(page, quoted(found.trials)) == []
