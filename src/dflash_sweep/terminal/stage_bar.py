@@ -16,8 +16,8 @@ from dflash_sweep.terminal.board import Step
 SIGNS: dict[str, tuple[str, str, str]] = {
     "draft_ms": ("draft", "█", "blue"),
     "topk_ms": ("topk", "▓", "yellow"),
-    "verify_ms": ("verify", "▒", "green"),
-    "exact_ms": ("exact", "░", "magenta"),
+    "verify_ms": ("verify", "░", "green"),
+    "exact_ms": ("exact", "▒", "bright_magenta"),
     "other": ("other", "·", "bright_black"),
 }
 """Stage → its word, sign and colour; stages that are not listed are part of "other"."""

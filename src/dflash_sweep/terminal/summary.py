@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dflash_sweep.records import Measurement, VerdictStatus
 from dflash_sweep.report.outcome import Setting
-from dflash_sweep.report.wording import factor, interval, plural, rate
+from dflash_sweep.report.wording import DASH, factor, interval, plural, rate
 from dflash_sweep.terminal.command_text import wrapped
 from dflash_sweep.terminal.ending import Ending
 from dflash_sweep.terminal.words import STATUS_MARKS, cut, first_sentence, fit
@@ -24,6 +24,8 @@ _VERDICTS = 3
 _REASON_LINES = 3
 _LEAST_TABLE = 3
 """Lines of the smallest table: header, advised setting, plain decoding."""
+_LEAST_KNOBS = 20
+"""A column of knobs narrower than this says nothing."""
 _RESUME = "everything measured so far is kept; the same command with resume=true goes on"
 
 
@@ -50,16 +52,23 @@ def _heading(ending: Ending, width: int) -> list[Text]:
     return lines
 
 
+_HEADER = ("", "", "95 %", "× plain", "95 %", "AL", "step ms", "runs")
+_LEFT = (0, 2, 4)
+"""Columns that are flush left: the name and the intervals."""
+
+
+def _ends(low: float | None, high: float | None, form: str) -> str:
+    return "" if low is None or high is None else f"[{low:{form}}, {high:{form}}]"
+
+
 def _cells(entry: Setting) -> tuple[str, ...]:
-    ends = "" if entry.value is None or entry.value.low is None else interval(entry.value.low, entry.value.high)
-    gain = "" if entry.gain is None else factor(entry.gain.value)
-    if entry.gain is not None and entry.gain.low is not None and entry.gain.high is not None:
-        gain += f" [{entry.gain.low:.2f}, {entry.gain.high:.2f}]"
-    value = rate(None if entry.value is None else entry.value.value)
+    value, gain = entry.value, entry.gain
     return (
         entry.name,
-        f"{value} {ends}".rstrip(),
-        gain,
+        DASH if value is None else rate(value.value),
+        "" if value is None or value.low is None else interval(value.low, value.high),
+        "" if gain is None else factor(gain.value),
+        "" if gain is None else _ends(gain.low, gain.high, ".2f"),
         rate(entry.acceptance_length),
         rate(entry.step_ms),
         str(entry.n),
@@ -71,22 +80,26 @@ def table(ending: Ending, width: int, most: int) -> list[Text]:
     entries = _chosen(ending.outcome.settings, most)
     if not entries:
         return []
-    header = ("", ending.outcome.unit, "× plain decoding", "AL", "step ms", "runs")
-    rows = [header, *(_cells(entry) for entry in entries)]
+    rows = [(_HEADER[0], ending.outcome.unit, *_HEADER[2:]), *map(_cells, entries)]
     while len(rows[0]) > 2 and _total(rows) > width:
         rows = [row[:-1] for row in rows]
     widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
-    for number, row in enumerate(rows):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(wide) for cell, wide in zip(row[1:], widths[1:], strict=True))]
-        text = "  ".join(cells)
-        knobs = entries[number - 1].knobs if number else ()
+    for row, entry in zip(rows, (None, *entries), strict=True):
+        text = "  ".join(
+            _padded(cell, wide, column in _LEFT) for column, (cell, wide) in enumerate(zip(row, widths, strict=True))
+        )
         room = width - cell_len(text) - 2
-        if knobs and room > 20:
-            text += "  " + fit(knobs, room, gap=" ")
-        advised = number > 0 and entries[number - 1].advised
-        lines.append(Text(text.rstrip(), style="bold" if not number else "green" if advised else ""))
+        if entry is not None and entry.knobs and room > _LEAST_KNOBS:
+            text += "  " + fit(entry.knobs, room, gap=" ")
+        style = "bold" if entry is None else "green" if entry.advised else ""
+        lines.append(Text(text.rstrip(), style=style))
     return lines
+
+
+def _padded(cell: str, width: int, left: bool) -> str:
+    space = " " * (width - cell_len(cell))
+    return cell + space if left else space + cell
 
 
 def _total(rows: list[tuple[str, ...]]) -> int:

@@ -21,7 +21,7 @@ _ROLES = {
     Role.CALIBRATE: "default setting",
     Role.SEARCH: "candidate",
     Role.CANARY: "plain decoding (canary)",
-    Role.CONFIRM: "confirm",
+    Role.CONFIRM: "confirm candidate",
     Role.CONTROL: "plain decoding like candidate",
     Role.RERUN: "rerun",
 }
