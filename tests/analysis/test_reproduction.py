@@ -17,6 +17,7 @@ from dflash_sweep.analysis.reproduction import (
     change_words,
     compare,
     judge,
+    judge_failure,
     margin_from_noise,
     percent,
 )
@@ -219,3 +220,27 @@ def test_the_judgement_hangs_on_ratios_alone(then: list[float], now: list[float]
     if one.outcome is Outcome.REPRODUCED:
         assert one.margin is not None
         assert one.change.is_within(one.margin)
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "outcome"),
+    [
+        ("out_of_memory", ["out_of_memory"] * 3, Outcome.REPRODUCED),
+        ("out_of_memory", [None, None, None], Outcome.NOT_REPRODUCED),
+        ("out_of_memory", ["out_of_memory", None, None], Outcome.INCONCLUSIVE),
+        ("out_of_memory", ["crashed", "crashed"], Outcome.INCONCLUSIVE),
+        (None, ["crashed", "crashed"], Outcome.NOT_REPRODUCED),
+        (None, ["crashed", "crashed", None], Outcome.INCONCLUSIVE),
+    ],
+)
+def test_failures_are_reproduced_or_not(then: str | None, now: list[str | None], outcome: Outcome) -> None:
+    found = judge_failure(then, now)
+    assert found is not None
+    assert found.outcome is outcome
+
+
+def test_two_figures_are_enough_to_judge_by() -> None:
+    assert judge_failure(None, ["crashed", None, None]) is None

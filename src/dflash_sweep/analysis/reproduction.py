@@ -80,9 +80,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """The judgement. `then` and `now` are geometric means; `more_repeats` None = no number of repeats would decide, or
-    none is needed. `plain`: the baseline's change, None without a baseline. `relative`: the setting's change beyond
-    that of the baseline. `margin` is a share; `margin_from` says where it comes from.
+    """The judgement. `then`, `now` (and of plain decoding `plain_then`, `plain_now`) are geometric means.
+
+    `plain`: the baseline's change, None without a baseline. `relative`: the setting's change beyond the baseline's.
+    `margin` is a share; `margin_from` says where it comes from. `more_repeats` None = no number of repeats would
+    decide, or none is needed.
     """
 
     outcome: Outcome
@@ -94,6 +96,8 @@ class Reproduction:
     change: Change | None = None
     plain: Change | None = None
     plain_moved: bool | None = None
+    plain_then: float | None = None
+    plain_now: float | None = None
     relative: Change | None = None
     margin: float | None = None
     margin_from: str = ""
@@ -220,6 +224,8 @@ def judge(
         change=change,
         plain=plain,
         plain_moved=moved,
+        plain_then=None if plain is None else _mean(plain_then),
+        plain_now=None if plain is None else _mean(plain_now),
         relative=relative,
         margin=used,
         margin_from="asked for" if margin is not None else _margin_words(change.sd),
@@ -290,9 +296,9 @@ def change_words(interval: Interval) -> str:
 def _margin_words(sd: float | None) -> str:
     raw = math.expm1(NOISE_MULTIPLE * (sd or 0.0))
     if raw < LEAST_MARGIN:
-        return f"the least that matters (one run scatters by {100 * (sd or 0.0):.2f} %)"
+        return f"the least that matters; one run scatters by {100 * (sd or 0.0):.2f} %"
     if raw > MOST_MARGIN:
-        return f"the most that may count as the same (one run scatters by {100 * (sd or 0.0):.1f} %)"
+        return f"the most that may count as the same; one run scatters by {100 * (sd or 0.0):.1f} %"
     return f"{NOISE_MULTIPLE:g} times the {100 * (sd or 0.0):.1f} % by which one run scatters"
 
 
@@ -340,4 +346,36 @@ def _plain_words(found: Reproduction) -> str:
     tail = "the setting moved apart from it" if apart else "the setting moved along with it"
     return (
         f" Plain decoding moved, too, by {moved}: {tail} ({change_words(found.relative.interval)} beyond the machine)."
+    )
+
+
+# ---------------------------------------------------------------- failures
+
+
+def judge_failure(then: str | None, now: Sequence[str | None]) -> Reproduction | None:
+    """Judge reruns of which one side failed; `then` and each of `now` is a failure kind, None = it gave a figure.
+
+    None = nothing failed then and at least two runs gave a figure now: `judge` decides.
+    """
+    failed = [kind for kind in now if kind is not None]
+    if then is None and len(now) - len(failed) >= 2:
+        return None
+    if then is not None and failed and all(kind == then for kind in now):
+        outcome, text = Outcome.REPRODUCED, f"Reproduced: it failed with {then} then, and in all {len(now)} runs now."
+    elif then is not None and not failed:
+        outcome, text = (
+            Outcome.NOT_REPRODUCED,
+            f"Not reproduced: it failed with {then} then, and in none of {len(now)} runs now.",
+        )
+    elif then is None and now and len(failed) == len(now):
+        kinds = ", ".join(sorted(set(failed)))
+        outcome, text = Outcome.NOT_REPRODUCED, f"Not reproduced: all {len(now)} runs failed now ({kinds})."
+    else:
+        was = "gave a figure then" if then is None else f"failed with {then} then"
+        outcome, text = (
+            Outcome.INCONCLUSIVE,
+            f"Inconclusive: it {was}, and {len(failed)} of {len(now)} runs failed now.",
+        )
+    return Reproduction(
+        outcome=outcome, statement=text, then=None, now=None, n_then=int(then is None), n_now=len(now) - len(failed)
     )
