@@ -15,8 +15,9 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 COMMANDS = {"traces/cli.py", "emulator/cli.py"}
 HOMES = {
     "ray": {"ray_pool"},
-    "optuna": {"study", "samplers", "grid", "hill_climb"},
-    "optuna_dashboard": {"study", "dashboard"},
+    "optuna": {"study", "samplers", "grid", "hill_climb", "showcase"},  # showcase: what people look at, never a tell
+    "optuna_dashboard": {"showcase"},
+    "plotly": {"showcase"},
     "sqlalchemy": {"store", "tables", "migrations", "lease"},
     "hydra": {"app", "space"},
     "omegaconf": {"app", "schema", "settings", "run", "comparison"},

@@ -10,6 +10,7 @@ import typer
 
 from dflash_sweep.emulator.cli import app as emulator_app
 from dflash_sweep.recorder_cli import record
+from dflash_sweep.showcase.dashboard_cli import dashboard
 from dflash_sweep.traces.cli import app as traces_app
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.add_typer(traces_app, name="traces")
 app.add_typer(emulator_app, name="emulator")
 app.command()(record)
+app.command()(dashboard)
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. engine=llamacpp storage.url=…")]
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}

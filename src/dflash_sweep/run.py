@@ -197,10 +197,10 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
             )
             info, code = _drive(context, view)
         ending = conclude(store, info, chosen, code)
-        view.end(ending)
         stale = concluded(store, info, chosen, launch_dir, findings=ending.findings, verdicts=ending.verdicts)
         if stale:
             view.note(stale)
+        view.end(ending)
     return Finished(study=name, code=code, findings=ending.findings, metric_lines=ending.metric_lines)
 
 

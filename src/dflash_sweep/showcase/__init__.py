@@ -6,9 +6,10 @@ libraries are loaded when something is written or shown.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["files_dir"]
+__all__ = ["Progress", "files_dir"]
 
 _SQLITE = "sqlite:///"
 
@@ -20,3 +21,12 @@ def files_dir(chosen: str | None, url: str, base: Path) -> Path:
         return (base / Path(chosen).expanduser()).resolve()
     beside = Path(url.removeprefix(_SQLITE)).parent if url.startswith(_SQLITE) and ":memory:" not in url else base
     return (beside / "artifacts").resolve()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a driver does at the moment: its phase and how many of the phase's runs are done."""
+
+    phase: str
+    done: int
+    total: int

@@ -1,4 +1,4 @@
-"""How the Plotly figures look: the report's colours, the kind of figures in every title, readable on light and dark pages.
+"""How the Plotly figures look: the report's colours, the kind of figures in each title, light paper on any page.
 
 Imports plotly, `records` and `report` siblings.
 """

@@ -1,4 +1,4 @@
-"""Plotly figure: what each axis does with all else equal, level by level. Imports plotly, `records`, `report` siblings."""
+"""Plotly figure: what each axis does with all else equal, level by level. Imports plotly, `records`, `report`."""
 
 from __future__ import annotations
 
@@ -90,4 +90,6 @@ def arrange(figure: go.Figure, material: Material, texts: Texts) -> None:
     figure.add_vline(x=0, line={"color": MUTED, "dash": "dot", "width": 1})
     figure.update_layout(margin={"l": 150})
     figure.update_xaxes(title={"text": texts("axis.change"), "font": {"size": 12}})
-    figure.update_yaxes(autorange="reversed", tickmode="linear", dtick=1, tickfont={"size": 10}, dividercolor=MUTED, gridcolor=PAPER)
+    figure.update_yaxes(
+        autorange="reversed", tickmode="linear", dtick=1, tickfont={"size": 10}, dividercolor=MUTED, gridcolor=PAPER
+    )

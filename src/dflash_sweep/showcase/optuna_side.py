@@ -68,6 +68,11 @@ class OptunaSide:
             self._trial_ids[number] = self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
         return self._trial_ids[number]
 
+    def numbers(self) -> set[int]:
+        """The numbers of all trials that Optuna has of this study."""
+        self._trial_ids = {trial.number: trial._trial_id for trial in self.study.get_trials(deepcopy=False)}
+        return set(self._trial_ids)
+
     # ------------------------------------------------------------ notes
 
     def put_note(self, text: str) -> None:
@@ -76,10 +81,14 @@ class OptunaSide:
         if (body := _with_own_words(text, stored)) != stored:
             save_note(self.study, body)
 
-    def put_trial_note(self, number: int, text: str) -> None:
-        """The note of one trial, finished or not."""
+    def attributes(self) -> Attributes:
+        """The study's attributes as they are now, for writing many notes one after another."""
+        return Attributes(self.storage, self.study_id)
+
+    def put_trial_note(self, number: int, text: str, held: Attributes | None = None) -> None:
+        """The note of one trial, finished or not. `held`: the attributes as they are known, None = they are read."""
         trial_id = self.trial_id(number)
-        held = _Held(self.storage, self.study_id)
+        held = held or self.attributes()
         target: Any = SimpleNamespace(
             storage=held, study=SimpleNamespace(_study_id=self.study_id), _trial_id=trial_id
         )  # what a trial of Optuna has; a finished one is not open any more
@@ -120,8 +129,8 @@ class OptunaSide:
             self.storage.set_study_system_attr(self.study_id, _FILE + meta["artifact_id"], json.dumps(None))
             (self._folder / meta["artifact_id"]).unlink(missing_ok=True)
 
-    def put_trial_file(self, number: int, name: str, content: bytes) -> None:
-        """A file of a trial."""
+    def put_trial_file(self, number: int, name: str, content: bytes | Path) -> None:
+        """A file of a trial. A path's file takes no further room where the folder is on the same disk: it is linked."""
         trial_id = self.trial_id(number)
         key, value = self._written(name, content)
         try:
@@ -130,45 +139,41 @@ class OptunaSide:
             prefix = _FILE_OF_TRIAL.format(trial_id=trial_id)
             self.storage.set_study_system_attr(self.study_id, prefix + key, value)
 
-    def file_names(self, number: int) -> set[str]:
-        """Names of the files that a trial has."""
-        trial_id = self.trial_id(number)
-        prefix = _FILE_OF_TRIAL.format(trial_id=trial_id)
-        held = {
-            **self.storage.get_trial_system_attrs(trial_id),
-            **{
-                _FILE + key: value
-                for key, value in self.storage.get_study_system_attrs(self.study_id).items()
-                if key.startswith(prefix)
-            },
-        }
-        return {json.loads(value)["filename"] for key, value in held.items() if key.startswith(_FILE) and value != "null"}
-
     def _study_files(self) -> list[dict[str, Any]]:
         held = self.storage.get_study_system_attrs(self.study_id)
         found = [json.loads(value) for key, value in held.items() if key.startswith(_FILE)]
         return [meta for meta in found if meta is not None]
 
-    def _written(self, name: str, content: bytes) -> tuple[str, str]:
+    def _written(self, name: str, content: bytes | Path) -> tuple[str, str]:
         """The file, stored; its id and its description. It is whole before anything points to it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         kind, encoding = mimetypes.guess_type(name)
-        if name.endswith((".log", ".jsonl")):
+        if name.endswith((".log", ".jsonl", ".md")):
             kind = "text/plain; charset=utf-8"
         meta = ArtifactMeta(
             artifact_id=str(uuid.uuid4()), filename=name, mimetype=kind or "application/octet-stream", encoding=encoding
         )
-        self._files.write(meta.artifact_id, io.BytesIO(content))
+        if isinstance(content, bytes):
+            self._files.write(meta.artifact_id, io.BytesIO(content))
+        else:
+            try:
+                (self._folder / meta.artifact_id).hardlink_to(content)  # evidence is never changed once it is there
+            except OSError:
+                with content.open("rb") as source:
+                    self._files.write(meta.artifact_id, source)
         return meta.artifact_id, json.dumps(asdict(meta))
 
 
-class _Held:
+class Attributes:
     """The study's attributes, read once: saving a note reads them again and again, and with thousands of trials there
-    are thousands."""
+    are thousands. Stands in for Optuna's storage where the dashboard saves a note."""
 
     def __init__(self, storage: RDBStorage, study_id: int) -> None:
         self._storage = storage
         self._known: dict[str, Any] = storage.get_study_system_attrs(study_id)
+
+    def has_note(self, trial_id: int) -> bool:
+        return f"dashboard:{trial_id}:note_ver" in self._known
 
     def get_study_system_attrs(self, _study_id: int) -> dict[str, Any]:
         return self._known

@@ -1,6 +1,6 @@
 """One run's verify step as a small picture: a bar of stages, plain decoding's time and the break-even. SVG by hand.
 
-Imports `report` siblings for names and colours only. A few hundred bytes a trial, made in no time: a study has thousands.
+Imports `report` siblings for names and colours only. Two kilobytes a trial, made in no time: a study has thousands.
 """
 
 from __future__ import annotations

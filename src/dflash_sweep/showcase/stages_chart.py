@@ -70,4 +70,6 @@ def arrange(figure: go.Figure, material: Material, texts: Texts) -> None:
         figure.add_vline(x=material.plain_ms, line={"color": PLAIN, "dash": "dash", "width": 1.5})
     figure.update_layout(barmode="stack", bargap=0.35, margin={"l": 110})
     figure.update_xaxes(title={"text": texts("axis.step_ms"), "font": {"size": 12}}, rangemode="tozero")
-    figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], gridcolor=PAPER, tickfont={"color": INK})
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=names[::-1], gridcolor=PAPER, tickfont={"color": INK}
+    )

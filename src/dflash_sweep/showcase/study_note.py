@@ -1,4 +1,4 @@
-"""What a study's page says: the report's own sentences, what is running, and the runs that are no trials of the sampler.
+"""What a study's page says: the report's own sentences, what is running, and runs that are no trials of the sampler.
 
 Pure; imports L0, L1 and `report`. Bounded in size: sections are left out from the end, and the note says so.
 """
@@ -6,15 +6,15 @@ Pure; imports L0, L1 and `report`. Bounded in size: sections are left out from t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from dflash_sweep.records import Role, StoredTrial
+from dflash_sweep.records import Role
 from dflash_sweep.report.answer import answer
 from dflash_sweep.report.document import ROWS, Block, Document, Heading, Paragraph, Picture, Table, strong
 from dflash_sweep.report.markdown import Renderer
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.page import findings
 from dflash_sweep.report.texts import Texts
+from dflash_sweep.showcase import Progress
 from dflash_sweep.showcase.trial_note import figure
 from dflash_sweep.showcase.words import words
 
@@ -26,16 +26,7 @@ _LEFT_OUT = ("head.provenance", "head.pictures")
 """Sections of the page that the dashboard has elsewhere."""
 _BEFORE_BESIDE = 4
 """Sections before the list of other runs: kind of figures, verdict, what to run, best settings."""
-_BESIDE = (Role.BASELINE, Role.CALIBRATE, Role.CANARY, Role.CONFIRM)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What a driver does at the moment: its phase and how many of the phase's runs are done."""
-
-    phase: str
-    done: int
-    total: int
+_BESIDE = (Role.BASELINE, Role.CALIBRATE, Role.CANARY, Role.CONFIRM, Role.CONTROL, Role.RERUN)
 
 
 class _Linked(Renderer):

@@ -1,4 +1,4 @@
-"""Plotly figure: speed against acceptance length with curves of equal step time. Imports plotly and `report` siblings."""
+"""Plotly figure: speed against acceptance length with curves of equal step time. Imports plotly and `report`."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def _curves(material: Material, entries: list[Candidate]) -> list[tuple[str, tup
 
 
 def _cloud(entries: list[Candidate], material: Material, texts: Texts, key: str, marker: dict[str, Any]) -> Any:
-    ends = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 0,
-            "array": [0.0 if entry.tps_high is None else entry.tps_high - (entry.tps or 0.0) for entry in entries],
-            "arrayminus": [0.0 if entry.tps_low is None else (entry.tps or 0.0) - entry.tps_low for entry in entries]}  # fmt: skip
+    up = [0.0 if entry.tps_high is None else entry.tps_high - (entry.tps or 0.0) for entry in entries]
+    down = [0.0 if entry.tps_low is None else (entry.tps or 0.0) - entry.tps_low for entry in entries]
+    ends = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 0, "array": up, "arrayminus": down}
     repeated = any(entry.tps_low is not None for entry in entries)
     return go.Scatter(
         x=[round(entry.acceptance_length or 0.0, 4) for entry in entries],

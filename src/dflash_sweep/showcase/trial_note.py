@@ -67,7 +67,7 @@ def trial_note(
 
 
 def figure(runs: Sequence[StoredTrial], objective: str) -> tuple[str, str]:
-    """The result of some runs of one setting and what it rests on: "61.2 [60.1, 62.3] tok/s" and "4"; a dash without."""
+    """The result of some runs of one setting and how many it rests on: "61.2 [60.1, 62.3] tok/s", "4"."""
     unit = metrics.METRIC[objective].unit if objective in metrics.METRIC else ""
     values = _values(runs, objective)
     if not values:
@@ -98,9 +98,7 @@ def _result(runs: Sequence[StoredTrial], study: StudyInfo, lang: str) -> list[Bl
     basis = words(lang, "one_run") if count == "1" else words(lang, "interval", n=count)
     found: list[Block] = [Paragraph((strong(text), f" ({basis})"))]
     if count != "1":
-        found.append(
-            Paragraph(words(lang, "runs", figures=", ".join(map(rate, _values(runs, study.objective)))))
-        )
+        found.append(Paragraph(words(lang, "runs", figures=", ".join(map(rate, _values(runs, study.objective))))))
     return found
 
 

@@ -1,0 +1,106 @@
+"""Puts what a study has to show where Optuna's dashboard finds it. Imports L0, L1, `report` and siblings.
+
+Everything here can be done again at any time: notes and figures are replaced, files of a trial are put once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dflash_sweep.evidence import TrialFiles
+from dflash_sweep.records import Role, StoredTrial, StudyInfo
+from dflash_sweep.report.material import Material
+from dflash_sweep.report.texts import Texts
+from dflash_sweep.showcase import Progress
+from dflash_sweep.showcase.optuna_side import Attributes, OptunaSide
+from dflash_sweep.showcase.study_note import study_note
+from dflash_sweep.showcase.trial_note import figure, stage_picture, tags, trial_note
+
+REPORT_FILES = ("findings.html", "findings.md", "results.csv")
+_LISTED = 12
+"""Most trial numbers in one attribute of the study."""
+
+
+def show_trial(
+    side: OptunaSide,
+    runs: Sequence[StoredTrial],
+    study: StudyInfo,
+    texts: Texts,
+    *,
+    plain_ms: float | None,
+    folder: Path | None,
+    held: Attributes | None = None,
+) -> None:
+    """Note, tags and files of one candidate after its newest run, the last of `runs`; `folder`: that run's evidence;
+    `held`: see `OptunaSide.put_trial_note`."""
+    newest = runs[-1]
+    if newest.candidate is None:
+        return
+    side.tag(newest.candidate, {"tags": " ".join(tags(runs, study))})
+    note = trial_note(runs, study, texts, plain_ms=plain_ms, folder=None if folder is None else str(folder))
+    side.put_trial_note(newest.candidate, note, held)
+    if newest.role is Role.SEARCH:
+        put_evidence(side, newest, texts, plain_ms=plain_ms, folder=folder)
+
+
+def put_evidence(
+    side: OptunaSide, run: StoredTrial, texts: Texts, *, plain_ms: float | None, folder: Path | None
+) -> None:
+    """The stage picture, the log and the turns of a run, as files of its trial. On a worker's own machine they may be
+    out of reach: then they stay where they are."""
+    assert run.candidate is not None, "only runs of the search have a trial"
+    suffix = f"-attempt-{run.attempt}" if run.attempt else ""
+    picture = stage_picture(run, texts, plain_ms=plain_ms)
+    if picture is not None:
+        side.put_trial_file(run.candidate, f"stages{suffix}.svg", picture)
+    if folder is None:
+        return
+    files = TrialFiles(folder)
+    for path in (files.log, files.turns, files.traceback):
+        if path.is_file() and path.stat().st_size:
+            side.put_trial_file(run.candidate, f"{path.stem}{suffix}{path.suffix}", path)
+
+
+def show_study(side: OptunaSide, material: Material, texts: Texts, progress: Progress | None) -> None:
+    """Note, attributes and figures of the study as its rows stand."""
+    from dflash_sweep.showcase.charts import charts  # plotly is wanted only here
+
+    side.put_note(study_note(material, texts, study_id=side.study_id, progress=progress))
+    side.describe(attributes(material))
+    for chart_id, chart in charts(material, texts).items():
+        side.put_chart(chart_id, chart)
+
+
+def show_report(side: OptunaSide, folder: Path) -> None:
+    """The written findings as files of the study."""
+    for path in (folder / name for name in REPORT_FILES):
+        if path.is_file():
+            side.put_file(path.name, path.read_bytes())
+
+
+def attributes(material: Material) -> dict[str, Any]:
+    """Few and named: what a study is, for people who look at it among others."""
+    study, stored = material.study, material.stored
+    devices = dict.fromkeys(trial.result.device.name for trial in stored)
+    builds = dict.fromkeys(trial.build for trial in stored)
+    roles = {role: [trial for trial in stored if trial.role is role] for role in Role}
+    confirmed = dict.fromkeys(trial.candidate for trial in roles[Role.CONFIRM] if trial.candidate is not None)
+    plain = [trial for trial in stored if not trial.speculative and trial.result.failure is None]
+    found = {
+        "figures": str(study.measurement),
+        "engine": " ".join([study.engine, *list(builds)[:1]]),
+        "device": ", ".join(list(devices)[:3]),
+        "trace": ", ".join(list(dict.fromkeys(trial.trace_name for trial in stored))[:3]),
+        "status": study.status,
+        "plain decoding": figure(plain, study.objective)[0] if plain else None,
+        "runs beside the search": ", ".join(
+            f"{len(roles[role])} {role}"
+            for role in (Role.BASELINE, Role.CALIBRATE, Role.CANARY, Role.CONFIRM)
+            if roles[role]
+        ),
+        "confirm": ", ".join(f"#{number}" for number in list(confirmed)[:_LISTED]),
+        "winner": None if study.confirmed_candidate is None else f"#{study.confirmed_candidate}",
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value}
