@@ -150,7 +150,13 @@ def _study_chosen(cfg: DictConfig) -> None:
 
 
 def _start(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
-    """The job of a configuration: one study, or several engines side by side."""
+    """The job of a configuration: one study, several engines side by side, or something stored that is run again."""
+    if cfg.rerun.trial is not None or cfg.rerun.study is not None:
+        from hydra.core.hydra_config import HydraConfig
+
+        from dflash_sweep.rerun import run_rerun
+
+        return run_rerun(settings.merge(cfg), HydraConfig.get().overrides.task, launch_dir, run_dir)
     if cfg.compare:
         from dflash_sweep.comparison import run_comparison
 
