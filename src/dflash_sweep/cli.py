@@ -10,6 +10,7 @@ import typer
 
 from dflash_sweep.emulator.cli import app as emulator_app
 from dflash_sweep.recorder_cli import record
+from dflash_sweep.rerun_cli import rerun
 from dflash_sweep.showcase.dashboard_cli import dashboard
 from dflash_sweep.traces.cli import app as traces_app
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.add_typer(traces_app, name="traces")
 app.add_typer(emulator_app, name="emulator")
 app.command()(record)
+app.command()(rerun)
 app.command()(dashboard)
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. engine=llamacpp storage.url=…")]
