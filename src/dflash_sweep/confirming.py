@@ -5,26 +5,33 @@ Imports `standing`, `jobs`, `controls`, `runner`, `analysis.confirm`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Sequence
 
 from dflash_sweep import controls, standing
 from dflash_sweep.analysis import confirm, eligibility
-from dflash_sweep.analysis.sentences import together
 from dflash_sweep.constraints import Constraints
 from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.jobs import ConfirmPhase, confirm_blocks, different_devices, unfinished
 from dflash_sweep.objective import direction
-from dflash_sweep.records import Knobs, Role, StoredTrial
+from dflash_sweep.records import Knobs, StoredTrial
 from dflash_sweep.runner import Context
 from dflash_sweep.seeds import derive
 
 
 class Confirming:
-    """Plans from the stored rows alone: asked again, it plans what is left. `trials`: a live list of finished runs."""
+    """Plans from the stored rows alone: asked again, it plans what is left. `trials`: a live list of finished runs.
 
-    def __init__(self, context: Context, trials: Sequence[StoredTrial], constraints: Constraints) -> None:
-        self._context, self._trials, self._constraints = context, trials, constraints
+    `stale`: uids of rows from before a change of driver, build, model or device; their blocks are played again.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        trials: Sequence[StoredTrial],
+        constraints: Constraints,
+        stale: Container[str] = frozenset(),
+    ) -> None:
+        self._context, self._trials, self._constraints, self._stale = context, trials, constraints, stale
         self._protocol = context.settings.config.protocol
         self._devices = different_devices(context.pool.devices)
 
@@ -46,23 +53,21 @@ class Confirming:
         )
         seed = derive(settings.config.seed, "order")
         plan = confirm_blocks(finalists, preflight.plain, self._protocol.confirm_blocks, seed, beside, self._devices)
-        due = [unfinished(block, settings.study_name, self._trials, self._protocol.retries) for block in plan]
+        name, retries = settings.study_name, self._protocol.retries
+        due = [unfinished(block, name, self._trials, retries, self._stale) for block in plan]
         return ConfirmPhase(due, lambda: self.decision().finished, expired)
 
     def decision(self) -> confirm.Decision:
         """What the blocks so far allow to say, of the candidates that keep the constraints."""
-        objective = self._context.settings.objective
-        ineligible = self._constraints.ineligible(self._trials)
-        reached = confirm.decide(
-            eligibility.without(trial_frame(self._trials), ineligible),
-            objective=objective,
-            direction=direction(objective),
+        settings = self._context.settings
+        return eligibility.decide_among(
+            trial_frame(self._trials),
+            turn_frame(self._trials),
+            objective=settings.objective,
+            direction=direction(settings.objective),
             planned_blocks=self._protocol.confirm_blocks,
+            limits=settings.limits,
         )
-        again = {trial.candidate for trial in self._trials if trial.role is Role.CONFIRM}
-        out = {number: why for number, why in ineligible.items() if number in again}
-        said = eligibility.remarks(turn_frame(self._trials), reached.contenders, out)
-        return replace(reached, statement=together(reached.statement, *said))
 
     def reserve_hours(self) -> float:
         """What the confirm phase will take, by the mean of the runs so far, h; 0 before there is one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from numbers import Real
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from dflash_sweep import frames
+from dflash_sweep.analysis import eligibility
 from dflash_sweep.analysis.evidence import gather
 from dflash_sweep.analysis.ledger import Step, steps
 from dflash_sweep.analysis.rows import objective_column, setting_text
@@ -54,9 +55,11 @@ def metric_lines(trials: Iterable[StoredTrial], study: StudyInfo) -> tuple[str, 
     are any. The objective (e.g. decode_tps) and its interval, speed-up
     over plain decoding with its interval, acceptance length, step time, runs and failed runs.
     """
+    trials = list(trials)
     frame = frames.trial_frame(trials)
     table = candidate_table(frame, objective_column(frame, study.objective))
-    chosen = _chosen(table, study)
+    barred = eligibility.ineligible(frame, frames.turn_frame(trials), eligibility.limits_of(study))
+    chosen = _chosen(table, study, barred)
     figures: dict[str, Any] = {"failed_runs": int(table["n_failed"].sum()) if len(table) else 0}
     if chosen is not None:
         names = ("decode_tps", "decode_tps_low", "decode_tps_high", "speedup", "speedup_low", "speedup_high",
@@ -69,8 +72,9 @@ def metric_lines(trials: Iterable[StoredTrial], study: StudyInfo) -> tuple[str, 
     return tuple(metric_line(name, float(value)) for name, value in figures.items() if _known(value))
 
 
-def _chosen(table: pd.DataFrame, study: StudyInfo) -> pd.Series | None:
+def _chosen(table: pd.DataFrame, study: StudyInfo, barred: Collection[int]) -> pd.Series | None:
     spec = table[table["speculative"].astype(bool) & (table["n"] > 0)] if len(table) else table
+    spec = spec[~spec["candidate"].isin(list(barred))] if len(spec) else spec
     if spec.empty:
         return None
     confirmed = spec[spec["candidate"].map(lambda number: number is not None and number == study.confirmed_candidate)]

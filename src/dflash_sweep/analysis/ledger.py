@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from dflash_sweep.analysis.confirm import decide
+from dflash_sweep.analysis import eligibility
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, UNKNOWN, Evidence, from_interval, percent, unknown
 from dflash_sweep.analysis.intervals import Interval, Spread, pooled_speedup, speedup
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, row_name, setting_text, usable
@@ -212,14 +212,7 @@ def _confirmed(evidence: Evidence) -> list[Verdict]:
     trials = evidence.trials
     if trials.empty or not (trials["role"].map(str) == "confirm").any():
         return []
-    blocks = evidence.study.config.get("protocol", {}) if isinstance(evidence.study.config, dict) else {}
-    planned = blocks.get("confirm_blocks") if isinstance(blocks, dict) else None
-    decision = decide(
-        trials,
-        objective=evidence.study.objective,
-        direction=evidence.study.direction,
-        planned_blocks=planned if isinstance(planned, int) and planned > 0 else None,
-    )
+    decision = eligibility.decision(trials, evidence.turns, evidence.study)
     status = {"winner": HOLDS, "not_distinguishable": FAILS}.get(decision.outcome, UNKNOWN)
     if decision.winner is not None and decision.finalists == 1:  # the only one: better than plain decoding, or nothing
         status = {True: HOLDS, False: FAILS, None: UNKNOWN}[decision.beats_plain]

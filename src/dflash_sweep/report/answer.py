@@ -7,14 +7,15 @@ highest figure of a search is never called one.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from dflash_sweep.analysis import confirm
+from dflash_sweep.analysis import confirm, eligibility
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.records import Knobs, StoredTrial, VerdictStatus
 from dflash_sweep.report.material import Candidate, Material
 from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.translation import translated
 from dflash_sweep.report.wording import factor, interval, knob_text, rate
 
 NEIGHBOURS = 8
@@ -41,14 +42,7 @@ class Answer:
 
 def decision(material: Material) -> confirm.Decision:
     """What the confirm blocks of the study's own rows allow to say, looked at as often as the study looked at them."""
-    protocol = material.study.config.get("protocol")
-    planned = protocol.get("confirm_blocks") if isinstance(protocol, Mapping) else None
-    return confirm.decide(
-        material.confirmed,
-        objective=material.study.objective,
-        direction=material.study.direction,
-        planned_blocks=planned if isinstance(planned, int) and planned > 0 else None,
-    )
+    return eligibility.decision(material.confirmed, material.turns, material.study)
 
 
 def answer(material: Material, texts: Texts) -> Answer:
@@ -61,7 +55,20 @@ def answer(material: Material, texts: Texts) -> Answer:
         return Answer(outcome="all_failed", statement=texts("answer.all_failed", failed=failed, total=total))
     if not material.candidates:
         return _only_plain(material, texts)
+    if not material.eligible and material.baseline is not None:
+        return _none_eligible(material, texts)
     reached = decision(material)
+    found = _decided(material, texts, reached)
+    speculative = found.run is not None and found.run.speculative
+    named = reached.contenders if found.outcome in ("winner", "tie") else (found.run.number,) if found.run else ()
+    said = eligibility.remarks(
+        material.turns, [number for number in named if number is not None] if speculative else [], material.barred
+    )
+    words = [found.statement, *(translated(sentence, texts.lang) for sentence in said)]
+    return replace(found, statement=texts("space").join(words))
+
+
+def _decided(material: Material, texts: Texts, reached: confirm.Decision) -> Answer:
     if reached.outcome == "winner" and (found := _numbered(material, reached.winner)):
         return _winner(material, texts, reached, found)
     if reached.outcome == "not_distinguishable" and (found := _numbered(material, reached.cheapest)):
@@ -113,6 +120,17 @@ def _only_plain(material: Material, texts: Texts) -> Answer:
     )  # fmt: skip
 
 
+def _none_eligible(material: Material, texts: Texts) -> Answer:
+    plain = material.baseline
+    assert plain is not None, "asked for only where there is one"
+    why = translated(next(iter(material.barred.values())), texts.lang)
+    figure = _figure(plain.result, material.metric.unit, texts)
+    return Answer(
+        outcome="plain_wins", statement=texts("answer.none_eligible", why=why, figure=figure, n=plain.n), run=plain,
+        is_advice=True, value=plain.result, n=plain.n, numbers=plain.numbers,
+    )  # fmt: skip
+
+
 def _winner(material: Material, texts: Texts, reached: confirm.Decision, found: Candidate) -> Answer:
     fields = {
         "name": setting_name(found, texts, material), "blocks": reached.blocks,
@@ -157,12 +175,12 @@ def _plain_wins(material: Material, statement: str, numbers: tuple[int, ...], re
 
 def _search_only(material: Material, texts: Texts) -> Answer:
     """Without confirm blocks: plain decoding can be shown to win, a speculative setting cannot."""
-    best, plain = material.candidates[0], material.baseline
+    best, plain = material.eligible[0], material.baseline
     if plain is not None and _loses(best, material):
         # the best figure of a search is biased in its favour: if even it loses, that can be said
         return _plain_wins_search(material, texts, best, "answer.plain_beats_search")
     bound = material.verdict("structural_bound")
-    repeated = next((entry for entry in material.candidates if entry.n > 1), best)
+    repeated = next((entry for entry in material.eligible if entry.n > 1), best)
     if plain is not None and bound is not None and bound.status is VerdictStatus.HOLDS:
         return _plain_wins_search(material, texts, repeated, "answer.plain_beats_space")
     return Answer(

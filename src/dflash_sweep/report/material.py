@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from dflash_sweep import frames, metrics
-from dflash_sweep.analysis import rows
+from dflash_sweep.analysis import eligibility, rows
 from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.summary import candidate_table
 from dflash_sweep.analysis.verdicts import judge
@@ -231,6 +231,16 @@ class Material:
     def candidates(self) -> tuple[Candidate, ...]:
         """Speculative candidates with at least one good run, the fastest first."""
         return tuple(entry for entry in self.everyone if entry.speculative)
+
+    @cached_property
+    def barred(self) -> dict[int, str]:
+        """Candidate → the constraint that it does not keep, in words; they cannot win."""
+        return eligibility.ineligible(self.own, self.turns, eligibility.limits_of(self.study))
+
+    @cached_property
+    def eligible(self) -> tuple[Candidate, ...]:
+        """The candidates that keep every constraint, the fastest first."""
+        return tuple(entry for entry in self.candidates if entry.number not in self.barred)
 
     @cached_property
     def winner(self) -> Candidate | None:

@@ -165,6 +165,8 @@ TEXTS: dict[str, str] = {
     "answer.gain": "{factor} plain decoding ({ends})",
     "answer.gain_over_control": "{factor} plain decoding with the same {knobs} ({ends})",
     "answer.no_plain": "plain decoding was not measured beside it",
+    "answer.none_eligible": "No speculative setting keeps all constraints ({why}, for example). Plain decoding: "
+    "{figure}, n = {n}.",
     "answer.winner": "{name} is the fastest of the settings measured again: {figure}, {gain}, over {blocks} "
     "interleaved blocks.",
     "answer.pays": "Speculation pays here.",

@@ -157,6 +157,7 @@ TEXTS: dict[str, str] = {
     "answer.gain": "为普通解码的 {factor}（{ends}）",
     "answer.gain_over_control": "为同样 {knobs} 的普通解码的 {factor}（{ends}）",
     "answer.no_plain": "没有同时测量普通解码",
+    "answer.none_eligible": "没有推测配置满足全部约束（例如{why}）。普通解码：{figure}，n = {n}。",
     "answer.winner": "在重新测量的配置中 {name} 最快：{figure}，{gain}，共 {blocks} 个交错区组。",
     "answer.pays": "推测解码在这里合算。",
     "answer.undecided": "它是否快于普通解码尚未判定。",
