@@ -12,7 +12,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dflash_sweep import budget, crash_journal, incumbent, objective, opening, outcomes, owner, phases, standing
+from dflash_sweep import (
+    budget,
+    crash_journal,
+    incumbent,
+    objective,
+    opening,
+    outcomes,
+    owner,
+    phases,
+    renewal,
+    standing,
+)
 from dflash_sweep.analysis import gate
 from dflash_sweep.analysis.noise import known_to
 from dflash_sweep.confirming import Confirming
@@ -42,6 +53,7 @@ class Driver:
         self._began = time.monotonic()
         self._budget = self._budget_after(())
         self._info: StudyInfo | None = None
+        self._stale: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------ the course
 
@@ -103,9 +115,9 @@ class Driver:
         count, width = at_least, self._protocol.half_width
         while count:
             due = repeats(role, count, speculative=speculative, knobs=knobs)
-            due = unfinished(due, self._name, self._runner.trials, self._protocol.retries)
+            due = unfinished(due, self._name, self._runner.trials, self._protocol.retries, self._stale)
             self._runner.play(ListPhase(name, due))
-            runs = [trial for trial in self._runner.trials if trial.role is role]
+            runs = [trial for trial in self._runner.trials if trial.role is role and trial.uid not in self._stale]
             values = [value for trial in runs if (value := standing.value(trial, self._objectives[0])) is not None]
             enough = width is None or not values or known_to(values, width)
             if enough or count >= self._protocol.max_repeats or self._expired():
@@ -124,7 +136,8 @@ class Driver:
 
     def _search(self, study: Study) -> None:
         config, preflight, engine = self._settings.config, self._context.preflight, self._context.engine
-        trials, confirming = self._runner.trials, Confirming(self._context, self._runner.trials, self._constraints)
+        trials = self._runner.trials
+        confirming = Confirming(self._context, trials, self._constraints, self._stale)
         study.set_metric_names(self._objectives)
         if not any(trial.role is Role.SEARCH for trial in trials):
             self._enqueue(study)
@@ -167,7 +180,7 @@ class Driver:
             raise StudyFailed(f"no candidate could be measured: {self._why_no_value()}")
         if not self._protocol.confirm_blocks:
             return
-        confirming = Confirming(self._context, self._runner.trials, self._constraints)
+        confirming = Confirming(self._context, self._runner.trials, self._constraints, self._stale)
         finalists = confirming.finalists()
         if not finalists:
             number, why = next(iter(self._constraints.ineligible(self._runner.trials).items()))
@@ -238,10 +251,20 @@ class Driver:
         if lost:
             self._context.watcher.note(f"{len(lost)} run(s) of a stopped driver had not finished and are run again.")
         trials = self._store.trials(self._name)
+        self._stale = self._outdated(trials)
         self._runner = Runner(self._context, self._owner, trials, self._constraints)
         self._budget = self._budget_after(trials)
         self._info = opening.described(self._context, stored)
         self._store.save_study(self._info)
+
+    def _outdated(self, trials: Sequence[StoredTrial]) -> frozenset[str]:
+        """Stored rows from before a change of driver, build, model or device; says so if there are any."""
+        preflight = self._context.preflight
+        now = renewal.ground(self._context.provenance, preflight.build, preflight.models, preflight.devices)
+        changes = renewal.stale(trials, now)
+        if (said := renewal.note(changes)) is not None:
+            self._context.watcher.note(said)
+        return frozenset(changes)
 
     def _described(self) -> StudyInfo:
         assert self._info is not None, "the study is opened first"

@@ -74,13 +74,17 @@ def counted_turns(trial: StoredTrial) -> list[TurnRecord]:
     return [turn for turn in trial.result.turns if turn.invalid_reason is None and not turn.warmup]
 
 
+def models_text(models: Iterable[Mapping[str, Any]]) -> str | None:
+    """Model files by content, e.g. "draft 1f0a…, target 9c3b…" (16 digits of SHA-256 each); None = not known."""
+    return ", ".join(sorted(f"{one.get('role')} {one['sha256'][:16]}" for one in models if one.get("sha256"))) or None
+
+
 def _ground(environment: Mapping[str, Any]) -> dict[str, Any]:
     """What a row was measured on, beside build and device; None = not known."""
     gpu, models, devices = environment.get("gpu"), environment.get("models"), environment.get("devices")
-    hashes = sorted(f"{model.get('role')} {model['sha256'][:16]}" for model in models or () if model.get("sha256"))
     return {
         "driver": gpu.get("driver") if isinstance(gpu, Mapping) else None,
-        "models": ", ".join(hashes) or None,
+        "models": models_text(models or ()),
         "study_devices": tuple(devices) if devices else None,
     }
 

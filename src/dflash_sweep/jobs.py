@@ -7,7 +7,7 @@ finished trial by `took()`; it never waits for a batch.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -74,8 +74,18 @@ class ListPhase:
         """Nothing depends on the result."""
 
 
-def unfinished(jobs: Iterable[Job], study: str, stored: Sequence[StoredTrial], retries: int) -> list[Job]:
-    """The jobs that have no final result yet, each with the attempt that is due."""
+def unfinished(
+    jobs: Iterable[Job], study: str, stored: Sequence[StoredTrial], retries: int, stale: Container[str] = frozenset()
+) -> list[Job]:
+    """The jobs that have no final result yet, each with the attempt that is due.
+
+    Repeats are counted from behind the stale rows of the same role: those stay what they are, the jobs are due anew.
+    """
+    behind: dict[Role, int] = {}
+    for trial in stored:
+        if trial.uid in stale:
+            behind[trial.role] = max(behind.get(trial.role, 0), trial.repeat + 1)
+    jobs = [replace(job, repeat=job.repeat + behind.get(job.role, 0)) for job in jobs]
     attempts: dict[str, list[StoredTrial]] = {}
     for trial in stored:
         attempts.setdefault(trial.uid.rpartition("/")[0], []).append(trial)

@@ -71,8 +71,9 @@ def described(context: Context, stored: StudyInfo | None) -> StudyInfo:
 def check_stored(context: Context, stored: StudyInfo, trials: Sequence[StoredTrial]) -> None:
     """Raises StorageError if the stored study asked something else: its values would be taken for ours.
 
-    Looked at are objectives and engine, and of the newest run of plain decoding everything it was asked: build, model
-    files, options, knobs, trace and replay policy; of the newest confirm run its own trace.
+    Looked at are objectives and engine, and of the newest run of plain decoding everything it was asked: model files,
+    options, knobs, trace and replay policy; of the newest confirm run its own trace. Another build is no conflict: it
+    makes the stored rows stale (see `renewal`).
     """
     old = ",".join(stored.objectives or (stored.objective,))
     for key, before, now in (
@@ -96,7 +97,7 @@ def _asked_otherwise(context: Context, stored: Iterable[StoredTrial]) -> Iterabl
             continue
         job = Job(role=trial.role, candidate=None, speculative=False, knobs=context.preflight.plain)
         found = differences.of_specs(spec, differences.spec_data(runner.spec(job)))
-        yield from differences.having(found, Effect.CONFLICT, Effect.ENVIRONMENT)
+        yield from differences.having(found, Effect.CONFLICT)
 
 
 def _conflict(context: Context, key: str, old: str, new: str) -> StorageError:

@@ -15,6 +15,7 @@ import pandas as pd
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
+from dflash_sweep.analysis import staleness
 from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable, with_keys
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
@@ -96,6 +97,7 @@ def decide(
     Pass `planned_blocks` whenever this is called after each block: each look then spends its share of α only.
     """
     sign = -1.0 if direction == "minimize" else 1.0
+    trials = _present(trials)
     column = objective_column(trials, objective)
     confirm = trials[trials["role"].map(str) == "confirm"] if len(trials) else trials
     rows = usable(confirm, column)
@@ -130,6 +132,15 @@ def decide(
     spent = look_alpha(blocks, planned_blocks, alpha, cards)
     knobs = {_column_name(row): knobs_of(row) for _, row in beside.iterrows()}
     return _judge(rows, table, finalists, knobs, column, sign, spent, blocks, planned_blocks)
+
+
+def _present(trials: pd.DataFrame) -> pd.DataFrame:
+    """Without rows from before a change of the ground, as soon as there are confirm rows from after it."""
+    if trials.empty:
+        return trials
+    marks = trials["stale"] if "stale" in trials.columns else staleness.stale(trials)
+    fresh = trials[marks.isna()]
+    return fresh if (fresh["role"].map(str) == "confirm").any() else trials
 
 
 def _cells(rows: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
