@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ import pytest
 import typer
 
 import dflash_sweep
-from dflash_sweep import app, engines, preflight, settings
+from dflash_sweep import app, engines, exits, preflight, settings
+from dflash_sweep.analysis.verdicts import VERDICT_IDS
 from dflash_sweep.cli import app as command_line
 from dflash_sweep.space import SearchSpace
 from fakes import documented
@@ -33,7 +35,7 @@ FEW_RUNS = (
 )  # fmt: skip
 """Added to every study that is run: what makes it short and changes nothing that a page is about."""
 
-FOREIGN = ("nvidia-smi", "createdb", "ray", ".")
+FOREIGN = ("nvidia-smi", "createdb", "ray")
 """Programs of others that pages name; never run here."""
 
 EXAMPLE_LOG = Path(dflash_sweep.__file__).parent / "data" / "castle-runs-001-113.jsonl"
@@ -113,10 +115,10 @@ def readers_folder(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "system-prompt.txt").write_text("You are a toy agent.\n")
     (folder / "tools.json").write_text(json.dumps([{"type": "function", "function": {"name": "bash"}}]))
     lines = EXAMPLE_LOG.read_text().splitlines(keepends=True)
-    (folder / "autoresearch.jsonl").write_text("".join(lines[:30]))
+    (folder / "autoresearch.jsonl").write_text("".join(lines[:16]))
     words = ["traces", "import", "my-session.jsonl", "--out", "my-agent.jsonl", "--infer-tools"]
     assert host.run("cli", words, folder).code == 0
-    study = ["+study=ddtree", "trace=agent_short", "n_trials=3", *FEW_RUNS]
+    study = ["+study=ddtree", "trace=agent_short", "n_trials=2", *FEW_RUNS]
     made = host.run("app", study, folder)
     assert made.code == 0, made.err
     for step in (["archive", "export", "ddtree", "--out", "a.zip"], ["archive", "import", "a.zip", "--as", "ddtree-2"]):
@@ -126,17 +128,16 @@ def readers_folder(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def shortened(words: list[str]) -> list[str]:
-    """The words of a study, made short: the emulator and the trace that the page names, few runs."""
+    """The words of a study, made short: a small trace where the page names none, few runs."""
     if "--cfg" in words:
         return words
-    few = [word for word in FEW_RUNS if word.partition("=")[0] not in {given.partition("=")[0] for given in words}]
-    trace = (
-        []
-        if any(word.startswith(("trace=", "trace.path=", "--config-dir")) for word in words)
-        else ["trace=agent_short"]
-    )
-    trials = [int(word.partition("=")[2]) for word in words if word.startswith("n_trials=")]
-    return [*words, *trace, *few, *(["n_trials=1"] if not trials and "+study=one" not in words else [])]
+    given = {word.partition("=")[0] for word in words}
+    few = [word for word in FEW_RUNS if word.partition("=")[0] not in given]
+    if not given & {"trace", "trace.path", "--config-dir"}:
+        few.append("trace=agent_short")
+    if "+study=one" not in words:  # it has no search
+        few.append("n_trials=2" if "resume=true" in words else "n_trials=1")
+    return [*words, *few]
 
 
 def run(host: Host, words: list[str], folder: Path) -> Ended:
@@ -145,7 +146,10 @@ def run(host: Host, words: list[str], folder: Path) -> Ended:
     environment = dict(word.split("=", 1) for word in words[:at])
     rest = words[at + 1 :]
     if name == "dflash-sweep":
-        rest = ["run", *shortened(rest[1:])] if rest[0] == "run" else rest
+        if rest[0] == "run":
+            rest = ["run", *shortened(rest[1:])]
+        elif rest[0] == "report":
+            rest = [*rest, "report.formats=[png]"]
         return host.run("cli", rest, folder, environment)
     if name == "python" and rest[0] == "sweep.py":
         return host.run("app", shortened(rest[1:]), folder, environment)
@@ -174,7 +178,7 @@ def test_the_commands_of_a_page_run(page: Path, host: Host, readers_folder: Path
         for words in block.commands():
             if block.reason is not None:
                 check(words, folder)
-            elif documented.program(words) != ".":
+            else:
                 done = run(host, words, folder)
                 assert done.code == 0, f"{' '.join(words)}\n{done.out}\n{done.err}"
 
@@ -257,3 +261,13 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in documented.links(index)}
     pages = {page.resolve() for page in documented.PAGES if page.parent != ROOT and page != index}
     assert sorted(page_id(page) for page in pages - linked) == []
+
+
+def test_the_page_of_verdicts_names_every_verdict_in_their_order() -> None:
+    named = re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(dict.fromkeys(named)) == VERDICT_IDS
+
+
+def test_the_page_of_exit_codes_names_every_code() -> None:
+    named = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {int(code) for code in named} == {value for name, value in vars(exits).items() if name.startswith("EXIT_")}

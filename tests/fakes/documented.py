@@ -17,6 +17,7 @@ _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=ind
 _MARKER = re.compile(r"<!-- checked only: (?P<reason>[^>]+) -->\s*\Z")
 _INLINE = re.compile(r"`((?:dflash-sweep|(?:\.venv/bin/)?python sweep\.py)[^`]*)`")
 _LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
+_ACTIVATE = [".", ".venv/bin/activate"]
 _HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
 
 
@@ -30,7 +31,8 @@ class Block:
 
     def commands(self) -> Iterator[list[str]]:
         for line in self.body.replace("\\\n", " ").splitlines():
-            if words := shlex.split(line, comments=True):
+            words = shlex.split(line, comments=True)
+            if words and words != _ACTIVATE:
                 yield words
 
 
