@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_sweep import incumbent, pruning
+from dflash_sweep.emulator import model
+from dflash_sweep.emulator.noise import NoiseSetting
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.pruning import Pruner, Stop, look_levels, signed_rank_p, turn_cost
 from dflash_sweep.records import Exchange, Failure, PruneRule, Role, StoredTrial, TurnCost, TurnCounters, TurnRecord
@@ -161,13 +163,13 @@ def test_a_noisy_study_has_a_wider_margin() -> None:
     def repeats(spread: float) -> list[StoredTrial]:
         return [
             make_stored(
-                10 + i, role=Role.BASELINE, repeat=i, knobs={},
+                10 + i, role=Role.CALIBRATE, repeat=i, knobs={},
                 result=make_result(f"b{i}", turns=turns_of([10.0 * (1 + spread * place)] * 9)),
             )
             for i, place in enumerate((-1, -1, 1, 1))
         ]  # fmt: skip
 
-    calm, noisy = (incumbent.margin(repeats(spread), "decode_tps", candidates=10) for spread in (0.0, 0.06))
+    calm, noisy = (incumbent.margin(repeats(spread), "decode_tps", candidates=10) for spread in (0.0, 0.09))
     unknown = incumbent.margin([], "decode_tps", candidates=10)
     assert calm < unknown < noisy
     assert incumbent.margin([], "decode_tps", candidates=100) > unknown  # the best of more has more luck
@@ -235,6 +237,33 @@ def test_equal_and_better_candidates_are_left_alone(launch_sd: float, turn_sd: f
 def test_a_third_slower_is_stopped(launch_sd: float, turn_sd: float, least: float) -> None:
     share = stopped_share(slower=1.35, launch_sd=launch_sd, turn_sd=turn_sd, candidates=20, turns=24, seed=5)
     assert share >= least
+
+
+@pytest.fixture(scope="module")
+def launches() -> np.ndarray:
+    """ms per token of one setting's 13 turns over 80 launches of the emulator (launches × turns): its launches scatter
+    as the published repeats do, with one in ten 16 % and more above the others."""
+    knobs = {"budget": 22, "proposal_temp": 0.7, "target_feat_ctx": 128, "verifier": "exact"}
+    rows = []
+    for number in range(80):
+        noise = NoiseSetting(seed=1, launch_seed=7919 * number)
+        done = model.simulate(knobs, workload="agent", seed=1, turns=13, n_ctx=16384, speculative=True, noise=noise)
+        rows.append([turn.decode_ms / turn.decode_tokens for turn in done.turns])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(("slower", "least", "most"), [(1.0, 0.0, 0.05), (0.9, 0.0, 0.0), (1.5, 0.9, 1.0)])
+def test_launches_that_scatter_as_the_published_ones_do(
+    launches: np.ndarray, slower: float, least: float, most: float
+) -> None:
+    rng, stopped = np.random.default_rng(4), 0
+    margin = incumbent.margin_of(0.01, 1, 15)  # two repeats that happened to agree
+    for _ in range(400):
+        chosen = rng.choice(len(launches), 16)
+        best = min(chosen[1:], key=lambda row: launches[row].sum())  # 15 candidates, all equally fast
+        found = feed(Pruner(rule(list(launches[best][1:]), margin=margin)), list(slower * launches[chosen[0]][1:]))
+        stopped += found[1] is not None
+    assert least <= stopped / 400 <= most
 
 
 @settings(max_examples=30, deadline=None)

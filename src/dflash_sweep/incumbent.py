@@ -20,9 +20,10 @@ from dflash_sweep.records import PruneRule, Role, StoredTrial, TurnCost, TurnRec
 MARGIN_ALPHA = 0.025
 """How often the luck of two launches may exceed the margin."""
 
-USUAL_SD, USUAL_DF = 0.03, 4
-"""Scatter between runs of one setting that is assumed before a study has repeats of its own, and what that is worth:
-public rigs show 1.6 to 5.6 %."""
+USUAL_SD, USUAL_DF = 0.05, 20
+"""Scatter between launches of one setting that is assumed without repeats of one's own, and what that is worth.
+Public rigs show 1.6 to 5.6 %, and one setting measured nine times had single launches 16 % above the others
+(9.94 to 11.92 tok/s): a few repeats that happen to agree prove nothing."""
 
 MAX_STEPS = 64
 """Each step of a course is a write to Optuna's database."""
@@ -100,8 +101,9 @@ def warm_turns(played: Sequence[TurnRecord], counted: Sequence[TurnRecord]) -> l
 
 
 def margin(trials: Sequence[StoredTrial], objective: str, *, candidates: int) -> float:
-    """`margin_of` with the noise of the study's own repeats (single runs of search candidates say nothing of it)."""
-    own = repeat_noise(trial_frame(trial for trial in trials if trial.role is not Role.SEARCH), objective)
+    """`margin_of` with the noise of the study's own repeats of speculative settings: plain decoding scatters less."""
+    repeated = (trial for trial in trials if trial.speculative and trial.role is not Role.SEARCH)
+    own = repeat_noise(trial_frame(repeated), objective)
     return margin_of(own.sd if own else 0.0, own.df if own else 0, candidates)
 
 
