@@ -22,9 +22,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dflash_sweep import settings
-from dflash_sweep.errors import ConfigError, DflashSweepError
-from dflash_sweep.exits import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from dflash_sweep import mishap, settings
+from dflash_sweep.errors import ConfigError
+from dflash_sweep.exits import EXIT_INTERRUPTED, EXIT_OK
 
 Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 """Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
@@ -35,6 +35,13 @@ _OPEN_SECTIONS = (
 """Sections whose keys are the user's own."""
 
 _OWN_FOLDER = ("--config-dir", "-cd")
+
+_FLAGS = (
+    "-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run", "-m",
+    "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir",
+    "-i", "--info", "--experimental-rerun",
+)  # fmt: skip
+"""Hydra's own options."""
 
 _LOG = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).parent
@@ -131,12 +138,29 @@ def _unknown_key(key: str) -> str:
     return f"{key}: there is no such key{hint} (all keys: --cfg job)"
 
 
-def fail(error: DflashSweepError, verbose: bool) -> int:
-    """Print an error as one line (with a traceback if asked) and give its exit code."""
-    if verbose:
-        _LOG.exception("details", exc_info=error)
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201
-    return EXIT_CONFIG if isinstance(error, ConfigError) else EXIT_FAILED
+def fail(error: Exception, *, verbose: bool, as_json: bool, log: Path | None = None) -> int:
+    """Say in one line what ended a run (as JSON too if that was asked for); gives the exit code.
+
+    `log`: the run's own log, which gets the traceback; None = there is no run yet.
+    """
+    if log is not None:
+        _LOG.error("this ended the run", exc_info=error)
+    code = mishap.tell(error, verbose=verbose, details=log)
+    if as_json:
+        from dflash_sweep.terminal import write_end
+
+        write_end(sys.stdout, None, code, error=mishap.one_line(error, log))
+    return code
+
+
+def _check_flags(words: Sequence[str]) -> None:
+    """Raises ConfigError for an option that Hydra does not have; it would print a page about it."""
+    for word in words:
+        name = word.partition("=")[0]
+        if word.startswith("-") and name not in _FLAGS:
+            close = difflib.get_close_matches(name, _FLAGS, n=1)
+            hint = f"did you mean {close[0]}?" if close else "settings are written key=value, without dashes"
+            raise ConfigError(f"{name}: there is no such option; {hint} (all options: --hydra-help)")
 
 
 def _needs_check(words: Sequence[str]) -> bool:
@@ -168,8 +192,9 @@ def _start(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
 
 def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
     """Run Hydra on a command line; returns the exit code."""
-    words = normalise(sys.argv[1:] if argv is None else argv)
-    verbose = any(word.removeprefix("+") == "verbose=true" for word in words)
+    given, verbose = mishap.take_verbose(sys.argv[1:] if argv is None else argv)
+    words = normalise(given)
+    as_json = any(word.lstrip("+") == "progress=json" for word in words)
     codes: list[int] = []
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
@@ -177,15 +202,19 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
         from hydra.core.hydra_config import HydraConfig
 
         logging.captureWarnings(True)  # libraries' warnings belong into the run's log
+        if verbose or cfg.verbose:
+            logging.getLogger("dflash_sweep").setLevel(logging.DEBUG)
         runtime = HydraConfig.get().runtime
         try:
             codes.append((job or _start)(cfg, Path(runtime.cwd), Path(runtime.output_dir)))
-        except DflashSweepError as error:  # Hydra would print a page and exit with 1
-            codes.append(fail(error, verbose))
         except KeyboardInterrupt:
             codes.append(EXIT_INTERRUPTED)
+        except Exception as error:  # noqa: BLE001 - Hydra would print a page of its own insides
+            log = Path(runtime.output_dir) / f"{HydraConfig.get().job.name}.log"
+            codes.append(fail(error, verbose=verbose, as_json=as_json, log=log))
 
     try:
+        _check_flags(words)
         own, plain_words = own_folder(words)
         if _needs_check(plain_words):
             cfg = compose_overrides(plain_words, own)
@@ -194,8 +223,8 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
             GlobalHydra.instance().clear()
         sys.argv = [sys.argv[0], *words]
         run()
-    except DflashSweepError as error:
-        return fail(error, verbose)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last boundary: one line, whatever it was
+        return fail(error, verbose=verbose, as_json=as_json)
     return max(codes, default=EXIT_OK)

@@ -48,6 +48,7 @@ def _version(shown: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Tracebacks and debug messages.")] = False,
 ) -> None:
     """Options of every command."""
 
@@ -57,7 +58,7 @@ def run(context: typer.Context) -> None:
     """Run a study: the same as `python sweep.py …`, e.g. `dflash-sweep run +study=ddtree n_trials=20`."""
     from dflash_sweep.app import main as run_main
 
-    raise typer.Exit(run_main(context.args))
+    raise typer.Exit(run_main([*context.args, *(["-v"] if context.obj else [])]))
 
 
 def _config(overrides: list[str] | None, study_name: str) -> Config:
@@ -161,14 +162,35 @@ def export_study(
         typer.echo(exporting.write_rows(out, trials, turns=turns))
 
 
-def main() -> None:
-    """Console entry: one line for an error, never a traceback without -v."""
-    from dflash_sweep.errors import ConfigError, DflashSweepError
+def _dispatch(words: list[str], verbose: bool) -> int:
+    """Run one command. What typer itself does not like of a command line is one line with where to look."""
+    from dflash_sweep import mishap
+    from dflash_sweep.exits import EXIT_CONFIG, EXIT_INTERRUPTED, EXIT_OK
 
     try:
-        app()
-    except DflashSweepError as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
-        sys.exit(2 if isinstance(error, ConfigError) else 3)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        return app(args=words, standalone_mode=False, obj=verbose) or EXIT_OK
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last boundary: one line, whatever it was
+        if not hasattr(error, "format_message"):
+            return mishap.tell(error, verbose=verbose)
+        message = error.format_message()
+        if "\n" in message:  # no command at all: the help itself
+            typer.echo(message, err=True)
+        else:
+            command = getattr(getattr(error, "ctx", None), "command_path", "dflash-sweep")
+            typer.echo(f"error: {message.rstrip('.')} (see {command} --help)", err=True)
+        return EXIT_CONFIG
+
+
+def main() -> None:
+    """Console entry: one line for an error, a traceback with -v."""
+    from dflash_sweep.mishap import take_verbose
+
+    words, verbose = take_verbose(sys.argv[1:])
+    if verbose:
+        import logging
+
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        logging.getLogger("dflash_sweep").setLevel(logging.DEBUG)
+    sys.exit(_dispatch(words, verbose))

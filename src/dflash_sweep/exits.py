@@ -4,6 +4,8 @@ from __future__ import annotations
 
 EXIT_OK = 0
 """Finished, also when plain decoding wins."""
+EXIT_DEFECT = 1
+"""A defect of this program; the one line says where the details are."""
 EXIT_CONFIG = 2
 """The configuration is wrong; nothing was started."""
 EXIT_FAILED = 3
@@ -12,5 +14,7 @@ EXIT_DIFFERS = 4
 """Measured again and not the same: drifted, or not reproduced."""
 EXIT_UNDECIDED = 5
 """Measured again, and the runs cannot say whether it is the same."""
+EXIT_PIPE = 141
+"""Whoever read the output has closed it, as a process that SIGPIPE ends."""
 EXIT_INTERRUPTED = 130
 """Ended by Ctrl-C or SIGTERM; `resume=true` goes on."""
