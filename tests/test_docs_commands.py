@@ -180,7 +180,8 @@ def test_the_commands_of_a_page_run(page: Path, host: Host, readers_folder: Path
                 check(words, folder)
             else:
                 done = run(host, words, folder)
-                assert done.code == 0, f"{' '.join(words)}\n{done.out}\n{done.err}"
+                allowed = (0, exits.EXIT_UNDECIDED) if "rerun" in words else (0,)  # two repeats may be too few to say
+                assert done.code in allowed, f"{' '.join(words)}\n{done.out}\n{done.err}"
 
 
 @pytest.mark.parametrize("page", [page for page in documented.PAGES if not started(page)], ids=page_id)
