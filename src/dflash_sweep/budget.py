@@ -77,4 +77,8 @@ class Budget:
         if limit is None:
             return None
         hours, words = limit
-        return words if self.used_hours() + min(reserve_hours, RESERVE * hours) >= hours else None
+        used = self.used_hours()
+        if used >= hours:
+            return words
+        kept = min(reserve_hours, RESERVE * hours)
+        return f"{words} but for what the confirm phase needs" if used + kept >= hours else None

@@ -32,10 +32,10 @@ class Limit:
     bound: float
 
     def words(self) -> str:
+        """What the figure must be: "<= 500 ms"."""
         if self.name == BIT_EQUAL:
-            return BIT_EQUAL
-        unit = metrics.METRIC[self.name].unit
-        return f"{self.name} {'<=' if self.most else '>='} {self.bound:g} {unit}"
+            return "equal"
+        return f"{'<=' if self.most else '>='} {self.bound:g} {metrics.METRIC[self.name].unit}"
 
     def violation(self, figure: float) -> float:
         """How far a figure is beyond the bound, relative to it, so that limits in different units can be added;
@@ -116,7 +116,8 @@ class Constraints:
                 continue
             violations[limit.name] = limit.violation(figure)
             if violations[limit.name] > 0:
-                broken.append(f"constraints.{limit.name}: {shown}, must be {limit.words()}")
+                rule = "" if limit.name == BIT_EQUAL else f", must be {limit.words()}"
+                broken.append(f"constraints.{limit.name}: {shown}{rule}")
         return Check(violations=violations, broken=tuple(broken), unknown=tuple(unknown))
 
     def _figure(self, limit: Limit, trial: StoredTrial, expected: Texts) -> tuple[float | None, str, str]:
@@ -125,7 +126,7 @@ class Constraints:
             equal = equality.compare(self._texts_of(trial), expected)
             return equal.share, equal.words(), "no turn has a text of this run and one that plain decoding repeats"
         figure = objective.figure(trial.result, limit.name)
-        shown = "" if figure is None else f"{figure:.4g} {metrics.METRIC[limit.name].unit}"
+        shown = "" if figure is None else f"{figure:.6g} {metrics.METRIC[limit.name].unit}"
         return figure, shown, objective.why_missing(trial.result, limit.name)
 
     def ineligible(self, trials: Iterable[StoredTrial]) -> dict[int, str]:

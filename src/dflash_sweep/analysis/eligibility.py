@@ -91,7 +91,7 @@ def _why(limit: Limit, value: float | None, equal: Equality | None) -> str:
         return say(words, differing=equal.differing, compared=equal.compared)
     unit = metrics.METRIC[limit.name].unit
     return say(
-        "constraints.{name}: {value:.4g} {unit}, must be {limit}",
+        "constraints.{name}: {value:.6g} {unit}, must be {limit}",
         name=limit.name, value=value, unit=unit, limit=limit.words(),
     )  # fmt: skip
 
