@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from dflash_sweep import environment
-from dflash_sweep.records import Device
+from dflash_sweep.records import Device, ModelFile
+from dflash_sweep.seeds import derive
 from fakes import fake_engine
 from fakes.fake_nvml import BIG, SMALL, FakeNvml
 
@@ -112,6 +113,31 @@ def test_provenance_of_a_study(tmp_path: Path) -> None:
         assert found[name], name
     assert {"dflash-sweep", "ray", "optuna", "httpx"} <= set(found["packages"])
     assert msgspec.json.decode(msgspec.json.encode(found)) == found
+
+
+def test_a_configuration_is_known_by_its_hash_and_its_seeds() -> None:
+    found = environment.configuration({"a": {"b": 1}, "c": [2]}, 7)
+    assert found == environment.configuration({"c": [2], "a": {"b": 1}}, 7)  # the order of keys says nothing
+    assert found["config_sha256"] != environment.configuration({"a": {"b": 2}, "c": [2]}, 7)["config_sha256"]
+    assert found["seeds"] == {
+        "seed": 7, "sampler": derive(7, "sampler"), "sampling": derive(7, "sampling"), "trace": derive(7, "trace"),
+        "order": derive(7, "order"),
+    }  # fmt: skip
+
+
+def test_every_trial_carries_what_the_program_was_started_with(tmp_path: Path) -> None:
+    started = {**environment.provenance(tmp_path, ()), **environment.configuration({}, 7)}
+    found = environment.origin(started)
+    assert set(found) == {"git", "code", "python", "packages", "config_sha256", "seeds"}
+    assert environment.origin({}) == {}
+
+
+def test_models_and_devices_of_a_study_stand_in_each_trials_environment(tmp_path: Path) -> None:
+    model = ModelFile(role="target", path="/somewhere/m.gguf", size_bytes=9, sha256="a" * 64, quantisation="Q4_K_M")
+    spec = replace(fake_engine.spec(tmp_path), models=(model,), devices=("GPU-1", "GPU-2"))
+    found = environment.collect(fake_engine.CPU, spec)
+    assert found["models"] == [{"role": "target", "size_bytes": 9, "sha256": "a" * 64, "quantisation": "Q4_K_M"}]
+    assert found["devices"] == ["GPU-1", "GPU-2"]
 
 
 def test_environment_of_a_trial(tmp_path: Path) -> None:

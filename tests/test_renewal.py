@@ -9,7 +9,7 @@ from dflash_sweep.jobs import repeats, unfinished
 from dflash_sweep.records import Device, EngineBuild, ModelFile, Role, StoredTrial
 from fakes.builders import make_result, make_stored
 
-BUILD = EngineBuild(engine="llamacpp", version="b1", binary="server")
+BUILD = EngineBuild(engine="llamacpp", version="b1", binary="server", binary_sha256="1" * 64)
 MODEL = ModelFile(role="target", path="a.gguf", size_bytes=1, sha256="a" * 64)
 CARD = Device(kind="gpu", index=0, name="H200", uuid="GPU-1")
 PROVENANCE = {"devices": [{"name": "H200", "uuid": "GPU-1", "driver": "570.1"}]}
@@ -20,6 +20,7 @@ def _plain(repeat: int, number: int, driver: str = "570.1") -> StoredTrial:
     uid = f"s/baseline/plain/{repeat}/0"
     environment = {
         "gpu": {"driver": driver},
+        "build": {"sha256": "1" * 64},
         "models": [{"role": "target", "sha256": "a" * 64}],
         "devices": ["GPU-1"],
     }
@@ -43,6 +44,10 @@ def test_every_kind_of_change_is_found_and_said() -> None:
     for now, said in (
         (renewal.ground({"devices": [{"driver": "580.2"}]}, BUILD, (MODEL,), (CARD,)), "driver 570.1 → 580.2"),
         (renewal.ground(PROVENANCE, replace(BUILD, version="b2"), (MODEL,), (CARD,)), "build b1 → b2"),
+        (
+            renewal.ground(PROVENANCE, replace(BUILD, binary_sha256="2" * 64), (MODEL,), (CARD,)),
+            "binary 1111111111111111 → 2222222222222222",
+        ),
         (
             renewal.ground(PROVENANCE, BUILD, (replace(MODEL, sha256="b" * 64),), (CARD,)),
             "model files target aaaaaaaaaaaaaaaa → target bbbbbbbbbbbbbbbb",

@@ -147,8 +147,8 @@ def of_models(old: Iterable[ModelFile], new: Iterable[ModelFile]) -> tuple[Diffe
 # ---------------------------------------------------------------- where it was measured
 
 _GROUND = (
-    "gpu.driver", "gpu.cuda", "gpu.power_limit_w", "gpu.max_sm_clock_mhz", "gpu.max_memory_clock_mhz", "gpu.ecc",
-    "gpu.compute_mode", "gpu.mig", "cpu", "memory_mib",
+    "gpu.driver", "gpu.cuda", "gpu.power_limit_w", "gpu.max_sm_clock_mhz", "gpu.max_memory_clock_mhz", "gpu.ecc", "cpu",
+    "memory_mib",
 )  # fmt: skip
 """Keys of a trial's environment that the speed of a server can hang on."""
 

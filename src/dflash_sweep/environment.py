@@ -1,17 +1,20 @@
 """Where and with what a number was measured: devices, driver, clocks, machine, packages, code state.
 
-Imports `records`. Everything that this machine does not tell is None; nothing here stops a study.
+Imports `records` and `seeds`. Everything that this machine does not tell is None; nothing here stops a study.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import platform
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -21,8 +24,12 @@ import psutil
 import pynvml
 
 from dflash_sweep.records import Device, TrialSpec
+from dflash_sweep.seeds import derive
 
-PACKAGES = ("dflash-sweep", "ray", "optuna", "httpx", "hydra-core", "msgspec", "numpy", "nvidia-ml-py", "xllamacpp")
+PACKAGES = (
+    "dflash-sweep", "ray", "optuna", "httpx", "hydra-core", "omegaconf", "msgspec", "numpy", "pandas", "scipy",
+    "statsmodels", "sqlalchemy", "gguf", "nvidia-ml-py", "xllamacpp",
+)  # fmt: skip
 
 _LOG = logging.getLogger(__name__)
 _MIB = 1 << 20
@@ -167,19 +174,28 @@ def package_versions() -> dict[str, str]:
 
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit and dirty flag of the work tree around a folder; both None where there is none (or no git)."""
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = git("rev-parse", "HEAD")
-    changes = git("status", "--porcelain", "--untracked-files=no") if commit else None
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no") if commit else None
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git answers; None where it fails or is not installed."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@lru_cache(maxsize=1)
+def code_state() -> dict[str, Any]:
+    """Commit and dirty flag of this program's own code; both None where it was installed from a package."""
+    folder = Path(__file__).parent
+    tracked = _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
+    return git_state(folder) if tracked else {"commit": None, "dirty": None}
 
 
 @lru_cache(maxsize=1)
@@ -207,6 +223,7 @@ def provenance(launch_dir: Path, devices: tuple[Device, ...] = ()) -> dict[str, 
     return {
         **machine(),
         "git": git_state(launch_dir),
+        "code": code_state(),
         "devices": [
             {
                 "kind": d.kind,
@@ -219,6 +236,26 @@ def provenance(launch_dir: Path, devices: tuple[Device, ...] = ()) -> dict[str, 
             for d in devices
         ],
     }
+
+
+SEEDS = ("sampler", "sampling", "trace", "order")
+"""Purposes whose seeds are written down; launch seeds stand with each trial's options."""
+
+_ORIGIN = ("git", "code", "python", "packages", "config_sha256", "seeds")
+
+
+def configuration(resolved: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """For a study's row: the hash of its whole resolved configuration, and every seed that its seed gives."""
+    text = json.dumps(resolved, sort_keys=True, ensure_ascii=False, default=str)
+    return {
+        "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "seeds": {"seed": seed, **{name: derive(seed, name) for name in SEEDS}},
+    }
+
+
+def origin(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a study's provenance that each of its trials carries: a later run of the study may have another."""
+    return {name: provenance[name] for name in _ORIGIN if name in provenance}
 
 
 def collect(device: Device, spec: TrialSpec) -> dict[str, Any]:
@@ -235,6 +272,11 @@ def collect(device: Device, spec: TrialSpec) -> dict[str, Any]:
         "cpu_mhz": getattr(psutil.cpu_freq(), "current", None),
         "build": {"engine": spec.build.engine, "version": spec.build.version, "sha256": spec.build.binary_sha256},
         "files": {role: _stat(path) for role, path in paths.items() if path},
+        "models": [
+            {name: value for name, value in asdict(model).items() if name != "path" and value is not None}
+            for model in spec.models
+        ],
+        "devices": list(spec.devices),
     }
 
 

@@ -26,10 +26,13 @@ MEMORY_PREFIX = "memory."
 CLAIMED_PREFIX = "claimed."
 """Figures stated by the author of an imported row: `claimed.<metric>`."""
 
+SHOWN_DIGITS = 16
+"""Digits of a file's SHA-256 that tables keep: enough to tell files apart."""
+
 TRIAL_COLUMNS: tuple[str, ...] = (
     "uid", "study", "number", "role", "candidate", "repeat", "attempt", "speculative", "engine", "build",
     "measurement", "clock", "device", "device_uuid", "device_memory_mib", "worker", "trace", "trace_sha256",
-    "comparability_key", "driver", "models", "study_devices", "setting_note", "label", "status_claimed",
+    "comparability_key", "driver", "binary", "models", "study_devices", "setting_note", "label", "status_claimed",
     "failure_kind", "failure_message", "started_utc",
     "load_s", "wall_s", "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "prompt_tokens", "cached_tokens", "prompt_ms",
@@ -38,8 +41,8 @@ TRIAL_COLUMNS: tuple[str, ...] = (
     *metrics.STAGE_NAMES,
 )  # fmt: skip
 """Columns of the trial table besides knobs. Stage columns: ms per verify step; sums: over valid, counted turns.
-`driver`, `models` and `study_devices` are the ground (see `analysis.staleness`). `setting_note`: imported rows whose
-settings are only partly known are told apart by this text; else None."""
+`driver`, `binary`, `models` and `study_devices` are the ground (see `analysis.staleness`). `setting_note`: imported rows
+whose settings are only partly known are told apart by this text; else None."""
 
 TURN_COLUMNS: tuple[str, ...] = (
     "uid", "number", "role", "candidate", "speculative", "order", "conversation", "index", "bucket", "warmup",
@@ -75,15 +78,21 @@ def counted_turns(trial: StoredTrial) -> list[TurnRecord]:
 
 
 def models_text(models: Iterable[Mapping[str, Any]]) -> str | None:
-    """Model files by content, e.g. "draft 1f0a…, target 9c3b…" (16 digits of SHA-256 each); None = not known."""
-    return ", ".join(sorted(f"{one.get('role')} {one['sha256'][:16]}" for one in models if one.get("sha256"))) or None
+    """Model files by content, e.g. "draft 1f0a…, target 9c3b…" (the first digits of SHA-256); None = not known."""
+    return (
+        ", ".join(sorted(f"{one.get('role')} {one['sha256'][:SHOWN_DIGITS]}" for one in models if one.get("sha256")))
+        or None
+    )
 
 
 def _ground(environment: Mapping[str, Any]) -> dict[str, Any]:
     """What a row was measured on, beside build and device; None = not known."""
     gpu, models, devices = environment.get("gpu"), environment.get("models"), environment.get("devices")
+    build = environment.get("build")
+    binary = build.get("sha256") if isinstance(build, Mapping) else None
     return {
         "driver": gpu.get("driver") if isinstance(gpu, Mapping) else None,
+        "binary": binary[:SHOWN_DIGITS] if binary else None,
         "models": models_text(models or ()),
         "study_devices": tuple(devices) if devices else None,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from dflash_sweep import differences
 from dflash_sweep.differences import Difference, Effect
@@ -19,6 +20,9 @@ from dflash_sweep.runner import Context, Runner
 from dflash_sweep.samplers import SamplerChoice
 from dflash_sweep.study import Study
 from dflash_sweep.trial import clock_of
+
+EARLIER = "earlier"
+"""Where in a study's provenance the runs of it stand that asked or ran otherwise than the newest."""
 
 
 def complete(context: Context, point: Knobs) -> Knobs:
@@ -64,8 +68,19 @@ def described(context: Context, stored: StudyInfo | None) -> StudyInfo:
         confirmed_candidate=stored.confirmed_candidate if stored else None,
         importance=stored.importance if stored else {},
         config=settings.resolved,
-        provenance=context.provenance,
+        provenance={**context.provenance, **_earlier(stored, settings.resolved, context.provenance)},
     )
+
+
+def _earlier(stored: StudyInfo | None, config: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
+    """Configurations and provenances of earlier runs of this study that differ from this one, oldest first."""
+    if stored is None:
+        return {}
+    before = {name: value for name, value in stored.provenance.items() if name != EARLIER}
+    found = list(stored.provenance.get(EARLIER) or ())
+    if differences.of_mappings(stored.config, config) or differences.of_environments(before, provenance):
+        found.append({"until_utc": stored.finished_utc, "config": stored.config, "provenance": before})
+    return {EARLIER: found} if found else {}
 
 
 def check_stored(context: Context, stored: StudyInfo, trials: Sequence[StoredTrial]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dflash_sweep.analysis import staleness
-from dflash_sweep.frames import models_text, trial_frame
+from dflash_sweep.frames import SHOWN_DIGITS, models_text, trial_frame
 from dflash_sweep.records import Device, EngineBuild, ModelFile, StoredTrial
 
 
@@ -24,6 +24,7 @@ def ground(
     return {
         "driver": drivers.pop() if len(drivers) == 1 else None,
         "build": build.version,
+        "binary": build.binary_sha256[:SHOWN_DIGITS] if build.binary_sha256 else None,
         "models": models_text([asdict(model) for model in models]),
         "study_devices": tuple(device.uuid or device.name for device in devices),
     }

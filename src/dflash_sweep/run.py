@@ -179,6 +179,7 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
         view.begin(overview, [*strays, *([sentence] if sentence else [])])
         provenance = {
             **environment.provenance(launch_dir, preflight.devices),
+            **environment.configuration(chosen.resolved, chosen.config.seed),
             "launch_dir": str(launch_dir),
             "trace_path": chosen.trace_path,
             "build": asdict(preflight.build),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dflash_sweep import standing
+from dflash_sweep import environment, standing
 from dflash_sweep.constraints import Constraints
 from dflash_sweep.engines import Engine
 from dflash_sweep.errors import StudyFailed
@@ -130,6 +130,7 @@ class Runner:
             retry_throttled=self._protocol.on_throttle == "retry" and job.attempt < self._protocol.retries,
             models=preflight.models,
             devices=tuple(device.uuid or device.name for device in preflight.devices),
+            origin=environment.origin(self._context.provenance),
         )
 
 

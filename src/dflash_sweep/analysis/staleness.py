@@ -14,7 +14,12 @@ import pandas as pd
 
 from dflash_sweep.analysis.sentences import Sentence, listed, say
 
-FACTS = {"driver": "driver {old} → {new}", "build": "build {old} → {new}", "models": "model files {old} → {new}"}
+FACTS = {
+    "driver": "driver {old} → {new}",
+    "build": "build {old} → {new}",
+    "binary": "binary {old} → {new}",
+    "models": "model files {old} → {new}",
+}
 """Columns of the trial table that hold one fact of the ground each, with a change of it in words."""
 
 DEVICES = "study_devices"
@@ -24,7 +29,7 @@ DEVICES = "study_devices"
 def grounds(trials: pd.DataFrame) -> pd.Series:
     """A text a row, equal where driver, models and devices are the same. What a row does not tell counts as unchanged.
 
-    The build is left out: it has a column of its own wherever rows are told apart.
+    Build and binary are left out: wherever rows are told apart, build and comparability key are looked at as well.
     """
     ordered = _ordered(trials)
     driver, models = _filled(ordered, "driver"), _filled(ordered, "models")

@@ -72,7 +72,9 @@ class TrialSpec:
 
     `uid` is unique in the database; `candidate` is Optuna's number (None for baseline, canary and calibration
     rows); `repeat` counts runs of the same candidate; `attempt` counts retries of the same run. `models`: the engine's
-    files as the preflight read them; () = not known. `devices`: names or ids of all devices that this study runs on.
+    files as the preflight read them; () = not known. `devices`: names
+    or ids of all devices that this study runs on. `origin`: state of the code, packages, hash of the configuration and
+    seeds of the run of the program that made this trial.
     """
 
     uid: str
@@ -94,6 +96,7 @@ class TrialSpec:
     retry_throttled: bool = False
     models: tuple[ModelFile, ...] = ()
     devices: tuple[str, ...] = ()
+    origin: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
