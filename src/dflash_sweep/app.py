@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -57,6 +58,16 @@ def choices(group: str, own: Path | None = None) -> tuple[str, ...]:
     """The names of one configuration group; `own`: a folder of the user's, laid out as conf/."""
     folders = [config_dir(), *([own] if own is not None else [])]
     return tuple(sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")}))
+
+
+def user_folder() -> Path | None:
+    """The user's standing configuration folder, `$XDG_CONFIG_HOME/dflash-sweep` or `~/.config/dflash-sweep`, if any.
+
+    Its groups stand beside the shipped ones, as those of --config-dir do, which it makes room for.
+    """
+    root = os.environ.get("XDG_CONFIG_HOME")
+    folder = (Path(root) if root else Path.home() / ".config") / "dflash-sweep"
+    return folder if folder.is_dir() else None
 
 
 def own_folder(words: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -216,6 +227,8 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
     try:
         _check_flags(words)
         own, plain_words = own_folder(words)
+        if own is None and (own := user_folder()) is not None:
+            words = [*words, f"--config-dir={own}"]
         if _needs_check(plain_words):
             cfg = compose_overrides(plain_words, own)
             _study_chosen(cfg)

@@ -66,7 +66,7 @@ def _config(overrides: list[str] | None, study_name: str) -> Config:
     from dflash_sweep import settings
 
     words = hydra_app.normalise([*(overrides or []), f"study_name={study_name}"])
-    return settings.merge(hydra_app.compose_overrides(words))
+    return settings.merge(hydra_app.compose_overrides(words, hydra_app.user_folder()))
 
 
 def _store(overrides: list[str] | None, *, create: bool = False) -> Store:
@@ -109,12 +109,20 @@ def report(study: str, overrides: Overrides = None) -> None:
 
 @app.command(name="list")
 def list_studies(overrides: Overrides = None) -> None:
-    """List the stored studies."""
+    """List the stored studies: a table in a terminal, tab-separated lines elsewhere."""
+    from dflash_sweep import tables, terminal
+    from dflash_sweep.terminal import studies_table
+
     with _store(overrides) as store:
-        for name in store.study_names():
-            info = store.study(name)
-            if info is not None:
-                typer.echo(f"{name}\t{info.status}\t{info.engine}\t{info.measurement}\t{info.created_utc}")
+        studies = [info for name in store.study_names() if (info := store.study(name)) is not None]
+        with store.session() as session:
+            counts = tables.counts(session)
+    out = terminal.console(stderr=False)
+    if out.is_terminal:
+        out.print(studies_table.table(studies, counts, out.width))
+    else:
+        for line in studies_table.lines(studies, counts):
+            typer.echo(line)
 
 
 @app.command(name="import")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, String, Text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, String, Text, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 
 class Base(DeclarativeBase):
@@ -107,3 +107,9 @@ class LeaseRow(Base):
     since_s: Mapped[float] = mapped_column(Double)
     heartbeat_s: Mapped[float] = mapped_column(Double)
     expires_s: Mapped[float] = mapped_column(Double)
+
+
+def counts(session: Session) -> dict[str, tuple[int, int]]:
+    """Study → its finished runs, and how many of them failed."""
+    runs = select(TrialRow.study, func.count(), func.count(TrialRow.failure_kind)).where(TrialRow.state == "finished")
+    return {study: (finished, failed) for study, finished, failed in session.execute(runs.group_by(TrialRow.study))}

@@ -65,7 +65,8 @@ class LiveView(Printed):
     def finished(self, trial: StoredTrial, value: float | None, best: Best | None) -> None:
         self._board.finished(trial, best)
         words = fit(trial_pieces(trial, value, self._scene), self._out.width - _INDENT - 1)
-        self._say(words, style="red" if trial.result.failure else "")
+        failure = trial.result.failure
+        self._say(words, style="red" if failure and not failure.kind.is_stop else "")
 
     def note(self, text: str) -> None:
         self._say(text, style="bold")

@@ -96,7 +96,8 @@ def trial_pieces(trial: StoredTrial, value: float | None, scene: Scene) -> list[
     name = who(trial.role, trial.candidate, trial.speculative)
     failure = trial.result.failure
     if failure is not None:
-        return [f"{name}: {failure.kind} — {' '.join(failure.message.split())}"]
+        head = name if failure.kind.is_stop else f"{name}: {failure.kind} —"
+        return [f"{head} {' '.join(failure.message.split())}"]
     figure = "no value" if value is None else f"{rate(value)} {scene.unit}"
     return [f"{name}: {figure}", *_searched(trial.role, trial.speculative, trial.knobs, scene)]
 
