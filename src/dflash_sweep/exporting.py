@@ -30,7 +30,7 @@ METRIC_NAME = re.compile(r"[\w.µ]+")
 """Names that pi-autoresearch accepts in a METRIC line."""
 
 _STATUS = {"first": "keep", "keep": "keep", "discard": "discard", "undecided": "discard", "crash": "crash",
-           "invalid": "checks_failed", "apart": "discard"}  # fmt: skip
+           "invalid": "checks_failed", "apart": "discard", "stopped": "discard"}  # fmt: skip
 """Our decisions in the four words of a pi-autoresearch log; the exact one is in `asi.decision`."""
 
 _RUN_METRICS = (
@@ -91,7 +91,8 @@ def autoresearch_log(trials: Sequence[StoredTrial], study: StudyInfo) -> tuple[s
 
     `status` is our own decision about the trial's setting (keep only with an interval), not a comparison of single
     runs. `asi` holds the exact decision and the parameters, so that an import gives the same settings back. A
-    failed trial is a crash with metric 0, as that format wants; plain rows have `speculative: false`.
+    failed trial is a crash with metric 0, as that format wants, one that was ended early a discard with metric 0; plain
+    rows have `speculative: false`.
     """
     ordered = sorted(trials, key=lambda trial: trial.number)
     frame = frames.trial_frame(ordered)
@@ -125,7 +126,8 @@ def _decisions(keyed: pd.DataFrame, judged: Sequence[Step]) -> dict[str, str]:
 
 def _run_line(number: int, trial: StoredTrial, row: pd.Series, metric: float, decision: str) -> dict[str, Any]:
     failure = trial.result.failure
-    status = "crash" if failure else _STATUS[decision] if metric > 0 else "checks_failed"
+    stopped = failure is not None and failure.kind.is_stop
+    status = "crash" if failure and not stopped else _STATUS[decision] if metric > 0 or stopped else "checks_failed"
     knobs = {name: value for name, value in trial.knobs.items() if value is not None}
     words = setting_text(knobs) if trial.speculative else "plain decoding"
     return {

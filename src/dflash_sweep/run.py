@@ -127,7 +127,7 @@ def conclude(store: Store, info: StudyInfo, chosen: Settings, code: int) -> term
         verdicts=verdicts,
         findings=path,
         runs=len(trials),
-        failed=sum(trial.result.failure is not None for trial in trials),
+        failed=sum(failure is not None and not failure.kind.is_stop for failure in (t.result.failure for t in trials)),
         metric_lines=metric_lines(trials, info) if chosen.config.metric_lines else (),
     )
 

@@ -13,10 +13,12 @@ import pandas as pd
 from dflash_sweep.analysis import eligibility
 from dflash_sweep.analysis.evidence import FAILS, HOLDS, UNKNOWN, Evidence, from_interval, percent, unknown
 from dflash_sweep.analysis.intervals import Interval, Spread, pooled_speedup, speedup
-from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, row_name, setting_text, usable
+from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, row_name, setting_text, usable, why_no_figure
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.frames import KNOB_PREFIX
 from dflash_sweep.records import Verdict
+
+LEDGER_WORDS = ("keep", "discard", "stopped", "undecided", "crash", "invalid", "apart")
 
 LEDGER_ALPHA = 0.01
 """Level of all steps of the ledger together (Bonferroni)."""
@@ -28,7 +30,8 @@ CLAIM_ALPHA = 0.05
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One setting against the incumbent at its time. `decision`: first, keep, discard, undecided,
-    crash, invalid (finished without a figure) or apart (another build or other terms: not compared)."""
+    stopped (ended early: surely worse than the best then), crash, invalid (finished without a figure) or apart (another
+    build or other terms: not compared)."""
 
     name: str
     setting: str
@@ -75,7 +78,7 @@ def steps(evidence: Evidence) -> tuple[Step, ...]:
     found = []
     for group in groups:
         values = numbers(usable(group, evidence.column), evidence.column)
-        decision, ratio = "crash" if group["failure_kind"].notna().any() else "invalid", None
+        decision, ratio = why_no_figure(group), None
         if len(values) and group["setting"].iloc[0] not in ranked:
             decision = "apart"
         elif len(values):
@@ -259,12 +262,13 @@ def _counts(evidence: Evidence) -> Verdict:
     better = counts["keep"]
     text = say(
         "Of {runs} runs, {valid} valid; of {settings} settings {better} surely beat their incumbent: {keep} keep, "
-        "{discard} discard, {undecided} undecided, {crash} crash, {invalid} invalid, {apart} apart.",
+        "{discard} discard, {stopped} stopped early, {undecided} undecided, {crash} crash, {invalid} invalid, "
+        "{apart} apart.",
         runs=runs,
         valid=valid,
         settings=len(found),
         better=better,
-        **{word: counts[word] for word in ("keep", "discard", "undecided", "crash", "invalid", "apart")},
+        **{word: counts[word] for word in LEDGER_WORDS},
     )
     if evidence.noise is None:
         why = together(text, say("No setting was repeated often enough to know the noise."))

@@ -13,6 +13,7 @@ import pandas as pd
 
 from dflash_sweep.analysis import staleness
 from dflash_sweep.analysis.sentences import Sentence, say
+from dflash_sweep.errors import FailureKind
 from dflash_sweep.frames import CLAIMED_PREFIX, KNOB_PREFIX
 
 BESIDE_THE_STUDY = ("control", "rerun")
@@ -76,6 +77,27 @@ def usable(trials: pd.DataFrame, column: str) -> pd.DataFrame:
         return trials
     failed = trials["failure_kind"].notna() if "failure_kind" in trials.columns else False
     return trials[(numbers(trials, column) > 0) & ~failed]
+
+
+def stopped_early(trials: pd.DataFrame) -> pd.Series:
+    """True for rows that were ended early because they were surely worse than the best: finished, but no figure."""
+    return _kinds(trials) == str(FailureKind.PRUNED)
+
+
+def failed(trials: pd.DataFrame) -> pd.Series:
+    """True for rows that failed; one that was ended early did not."""
+    return _kinds(trials).notna() & ~stopped_early(trials)
+
+
+def why_no_figure(runs: pd.DataFrame) -> str:
+    """Of runs without a figure: crash, stopped (all that did not finish were ended early) or invalid."""
+    return "crash" if failed(runs).any() else "stopped" if stopped_early(runs).any() else "invalid"
+
+
+def _kinds(trials: pd.DataFrame) -> pd.Series:
+    if "failure_kind" in trials.columns:
+        return trials["failure_kind"]
+    return pd.Series(None, index=trials.index, dtype=object)
 
 
 def with_keys(trials: pd.DataFrame) -> pd.DataFrame:

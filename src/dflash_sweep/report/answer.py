@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dflash_sweep.analysis import confirm, eligibility
+from dflash_sweep.analysis import confirm, eligibility, rows
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.records import Knobs, StoredTrial, VerdictStatus
 from dflash_sweep.report.material import Candidate, Material
@@ -50,7 +50,7 @@ def answer(material: Material, texts: Texts) -> Answer:
     if material.trials.empty:
         return Answer(outcome="nothing", statement=texts("answer.nothing"))
     if not material.everyone:
-        failed = int(material.trials["failure_kind"].notna().sum())
+        failed = int(rows.failed(material.trials).sum())
         total = len(material.trials)
         return Answer(outcome="all_failed", statement=texts("answer.all_failed", failed=failed, total=total))
     if not material.candidates:

@@ -1,4 +1,5 @@
-"""What failed and why: runs by kind of failure, and turns that were left out by reason. Imports `report` siblings."""
+"""What failed and why: runs by kind of failure, and turns that were left out by reason. Imports `arms`,
+`report` siblings."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections import Counter
 
 import pandas as pd
 
+from dflash_sweep import arms
+from dflash_sweep.analysis import rows
 from dflash_sweep.report.document import Block, Inline, Paragraph, Table, code
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.settings_table import row_link
@@ -17,7 +20,7 @@ MAX_MESSAGE = 180
 
 def failed_rows(material: Material) -> pd.DataFrame:
     """Every failed run of the study, of any kind of measurement, in the order of numbers."""
-    return material.trials[material.trials["failure_kind"].notna()]
+    return material.trials[rows.failed(material.trials)]
 
 
 def _shared_knobs(material: Material, uids: set[str]) -> str:
@@ -65,6 +68,11 @@ def failure_blocks(material: Material, texts: Texts, word: str) -> list[Block]:
         body = tuple(_row(str(kind), group, material, texts) for kind, group in groups)
         caption = texts("table.failures.caption", word=word, failed=len(failed), total=len(material.trials))
         blocks.append(Table(header, body, "lrllll", caption))
+    stopped = material.trials[rows.stopped_early(material.trials)]
+    if len(stopped):
+        numbers = tuple(int(number) for number in stopped["number"])
+        text = texts("failures.stopped", count=len(stopped), message=_message(stopped, texts))
+        blocks.append(Paragraph((text, " ", row_link(material, numbers))))
     if sentence := _left_out_turns(material, texts):
         blocks.append(Paragraph(sentence))
     return blocks
@@ -74,7 +82,7 @@ def _left_out_turns(material: Material, texts: Texts) -> str:
     turns = material.turns
     if turns.empty:
         return ""
-    counted = turns[~turns["warmup"].astype(bool)]
+    counted = turns[~turns["warmup"].astype(bool) & ~turns["invalid_reason"].map(arms.is_other).astype(bool)]
     reasons = counted.loc[counted["invalid_reason"].notna(), "invalid_reason"].value_counts()
     if reasons.empty:
         return ""

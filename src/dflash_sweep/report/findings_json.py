@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dflash_sweep.analysis import rows
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.records import Verdict
 from dflash_sweep.report.answer import Answer, command_line, launch_trial
@@ -107,9 +108,11 @@ def findings_json(
         "settings": [_candidate(entry, material) for entry in material.everyone],
         "failures": _failures(material),
         "counts": {
-            "trials": len(material.trials), "failed": int(material.trials["failure_kind"].notna().sum()),
+            "trials": len(material.trials), "failed": int(rows.failed(material.trials).sum()),
+            "stopped_early": int(rows.stopped_early(material.trials).sum()),
             "ranked": len(material.ranked), "turns": len(material.turns),
         },
+        "arms": [asdict(effect) for effect in material.arm_effects],
         "assumptions": list(assumptions(material, texts)),
         "provenance": dict(provenance_rows(material, texts)),
         "axes": [asdict(axis) for axis in study.axes],

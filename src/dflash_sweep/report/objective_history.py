@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dflash_sweep.analysis.rows import is_plain
+from dflash_sweep.analysis.rows import failed as failed_rows
+from dflash_sweep.analysis.rows import is_plain, stopped_early
 from dflash_sweep.report import style
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
@@ -43,15 +44,17 @@ def _best_so_far(axes: Axes, rows: pd.DataFrame, larger_is_better: bool) -> None
         axes.step(good["number"], best, where="post", color=style.ORANGE, linewidth=1.8, zorder=2)
 
 
-def _failures(axes: Axes, rows: pd.DataFrame) -> None:
-    axes.plot(rows["number"], [0.03] * len(rows), marker="x", color=style.VERMILION, linestyle="", markersize=6,
+def _at_the_foot(axes: Axes, rows: pd.DataFrame, shape: str, colour: str) -> None:
+    """Runs without a figure, in their place along the axis."""
+    axes.plot(rows["number"], [0.03] * len(rows), marker=shape, color=colour, linestyle="", markersize=6,
               markeredgewidth=1.5, zorder=5, transform=axes.get_xaxis_transform())  # fmt: skip
 
 
 def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     """The figure; None if no trial has a rate."""
     rows = material.own
-    failed = material.trials[material.trials["failure_kind"].notna()]
+    failed = material.trials[failed_rows(material.trials)]
+    stopped = material.trials[stopped_early(material.trials)]
     groups = [(role, shape, colour, role_group(rows, role)) for role, shape, colour in ROLE_MARKS]
     groups = [group for group in groups if not group[3].empty]
     if not groups:
@@ -60,6 +63,8 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     legend.append((style.line(style.ORANGE), texts("legend.best_so_far")))
     if not failed.empty:
         legend.append((style.marker(style.VERMILION, "x"), texts("legend.failed", count=len(failed))))
+    if not stopped.empty:
+        legend.append((style.marker(style.BLUE, "3"), texts("legend.stopped", count=len(stopped))))
     baseline = material.baseline
     if baseline is not None:
         legend.append((style.line(style.PLAIN, "--"), texts("legend.plain_mean")))
@@ -72,8 +77,8 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     if baseline is not None and baseline.value is not None:
         axes.axhline(baseline.value, color=style.PLAIN, linestyle="--", linewidth=1.3, zorder=1)
     axes.margins(y=0.10)
-    if not failed.empty:
-        _failures(axes, failed)
+    _at_the_foot(axes, failed, "x", style.VERMILION)
+    _at_the_foot(axes, stopped, "3", style.BLUE)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(texts("axis.trial"))
     axes.set_ylabel(material.axis_label(texts))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from dflash_sweep.analysis import rows
 from dflash_sweep.report import verdict_lines
 from dflash_sweep.report.document import Inline, Table, code
 from dflash_sweep.report.material import Material
@@ -103,7 +104,9 @@ def provenance_rows(material: Material, texts: Texts) -> list[tuple[str, str]]:
     study, provenance = material.study, material.study.provenance
     roles = material.trials["role"].map(str).value_counts()
     counts = ", ".join(f"{texts(f'role.{role}')} {count}" for role, count in sorted(roles.items()))
-    failed = int(material.trials["failure_kind"].notna().sum())
+    ended = {
+        "failed": int(rows.failed(material.trials).sum()), "stopped": int(rows.stopped_early(material.trials).sum()),
+    }  # fmt: skip
     found = [
         ("study", study.name),
         ("kind", texts(f"word.{study.measurement}")),
@@ -113,7 +116,7 @@ def provenance_rows(material: Material, texts: Texts) -> list[tuple[str, str]]:
         ("device", _devices(material)),
         ("machine", _machine(provenance, texts)),
         ("trace", _trace(material)),
-        ("trials", texts("provenance.counts", total=len(material.trials), failed=failed, roles=counts or "—")),
+        ("trials", texts("provenance.counts", total=len(material.trials), **ended, roles=counts or "—")),
         ("seed", str(study.seed)),
         ("versions", _versions(provenance)),
         ("code", _code_state(provenance, texts)),
