@@ -33,9 +33,6 @@ app.command()(record)
 app.command()(rerun)
 app.command()(dashboard)
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted overrides, e.g. engine=llamacpp storage.url=…")]
-_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-
 
 def _version(shown: bool) -> None:
     if shown:
@@ -53,12 +50,26 @@ def _root(
     """Options of every command."""
 
 
+def _complete(context: typer.Context, incomplete: str) -> list[str]:
+    """What an override can go on with: keys and groups, and after "group=" the names in it."""
+    from dflash_sweep.completion import overrides
+
+    return overrides(incomplete, list(context.params.get("overrides") or ()))
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Dotted overrides, e.g. engine=llamacpp storage.url=…", autocompletion=_complete),
+]
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
 @app.command(context_settings=_PASS_ON, add_help_option=False)
-def run(context: typer.Context) -> None:
+def run(context: typer.Context, overrides: Overrides = None) -> None:
     """Run a study: the same as `python sweep.py …`, e.g. `dflash-sweep run +study=ddtree n_trials=20`."""
     from dflash_sweep.app import main as run_main
 
-    raise typer.Exit(run_main([*context.args, *(["-v"] if context.obj else [])]))
+    raise typer.Exit(run_main([*(overrides or []), *context.args, *(["-v"] if context.obj else [])]))
 
 
 def _config(overrides: list[str] | None, study_name: str) -> Config:
