@@ -9,6 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
 
 from dflash_sweep.analysis import confirm, eligibility, rows
 from dflash_sweep.analysis.intervals import Interval
@@ -69,11 +72,29 @@ def answer(material: Material, texts: Texts) -> Answer:
 
 
 def _decided(material: Material, texts: Texts, reached: confirm.Decision) -> Answer:
+    if reached.devices:
+        return _by_device(material, texts, reached)
     if reached.outcome == "winner" and (found := _numbered(material, reached.winner)):
         return _winner(material, texts, reached, found)
     if reached.outcome == "not_distinguishable" and (found := _numbered(material, reached.cheapest)):
         return _tie(material, texts, reached, found)
     return _search_only(material, texts)
+
+
+def _by_device(material: Material, texts: Texts, reached: confirm.Decision) -> Answer:
+    """Devices of several names: what each decided. Advice only where all of them agree; no figure is pooled."""
+    numbers = tuple(sorted(int(number) for number in material.trials.loc[_confirm_rows(material), "number"]))
+    statement = translated(reached.statement, texts.lang)
+    fields: dict[str, Any] = {"statement": statement, "n": reached.blocks, "numbers": numbers}
+    if reached.beats_plain is False and material.baseline is not None:
+        return Answer(outcome="plain_wins", run=material.baseline, is_advice=True, **fields)
+    best = next((number for number in (reached.winner, *reached.contenders) if number is not None), None)
+    won = reached.winner is not None
+    return Answer(outcome="winner" if won else "tie", run=_numbered(material, best), is_advice=won, **fields)
+
+
+def _confirm_rows(material: Material) -> pd.Series:
+    return material.trials["role"].map(str).isin(("confirm", "control")) & ~rows.failed(material.trials)
 
 
 def _numbered(material: Material, number: int | None) -> Candidate | None:
