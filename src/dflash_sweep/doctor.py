@@ -254,6 +254,8 @@ def _missing_table(missing: Sequence[str]) -> Table:
 
 def _build_table(report: DoctorReport) -> Table:
     table = Table(title="Build", title_justify="left", show_header=False, box=None, padding=(0, 1))
+    table.add_column()
+    table.add_column(overflow="fold")  # a path must be whole to be of use
     build = report.build
     if build is None:
         return table
