@@ -60,7 +60,8 @@ def show(store: Store, study: str | None, *, folder: Path, report_dir: Path, lan
         study_id = None if study is None else _prepared(store, study, folder, report_dir, lang)
         print(address(server, study_id), flush=True)  # noqa: T201 - what the command is for
         print("Ctrl-C ends it.", file=sys.stderr, flush=True)  # noqa: T201
-        signal.signal(signal.SIGTERM, _interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts jobs in the background deaf to Ctrl-C
+            signal.signal(number, _interrupt)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     finally:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dflash_sweep.records import Role
 from dflash_sweep.report.answer import answer
 from dflash_sweep.report.document import ROWS, Block, Document, Heading, Paragraph, Picture, Table, strong
-from dflash_sweep.report.markdown import Renderer
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.page import findings
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.showcase import Progress
+from dflash_sweep.showcase.note_look import NoteRenderer
 from dflash_sweep.showcase.trial_note import figure
 from dflash_sweep.showcase.words import words
 
@@ -29,11 +29,11 @@ _BEFORE_BESIDE = 4
 _BESIDE = (Role.BASELINE, Role.CALIBRATE, Role.CANARY, Role.CONFIRM, Role.CONTROL, Role.RERUN)
 
 
-class _Linked(Renderer):
+class _Linked(NoteRenderer):
     """Links to rows lead to the trials of the dashboard; rows that are none are named without a link."""
 
     def __init__(self, study_id: int, candidates: dict[int, int]) -> None:
-        super().__init__({}, "")
+        super().__init__()
         self._study_id, self._candidates = study_id, candidates
 
     def _target(self, href: str) -> str:

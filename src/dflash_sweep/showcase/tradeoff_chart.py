@@ -92,8 +92,12 @@ def traces(material: Material, texts: Texts) -> list[Any] | None:
 def arrange(figure: go.Figure, material: Material, texts: Texts) -> None:
     entries = points(material)
     left, right, low, high = _ends(material, entries)
+    named: list[float] = []  # heights of labels at the right edge
     for label, _, (x, y) in _curves(material, entries):
         at_right = x >= right
+        if at_right and any(abs(y - height) < 0.05 * (high - low) for height in named):
+            continue  # two labels would lie on each other
+        named += [y] if at_right else []
         figure.add_annotation(
             x=x, y=y, text=label, showarrow=False, font={"size": 10, "color": MUTED},
             xanchor="left" if at_right else "center", yanchor="middle" if at_right else "bottom",

@@ -11,10 +11,10 @@ from dflash_sweep.analysis.intervals import mean_interval
 from dflash_sweep.records import Failure, Measurement, Role, StoredTrial, StudyInfo
 from dflash_sweep.report.answer import command_line
 from dflash_sweep.report.document import Block, Code, Document, Heading, Inline, Paragraph, code, em, strong
-from dflash_sweep.report.markdown import Renderer
 from dflash_sweep.report.material import known
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import interval, knob_text, rate
+from dflash_sweep.showcase.note_look import NoteRenderer
 from dflash_sweep.showcase.stage_bar import stage_bar
 from dflash_sweep.showcase.words import words
 
@@ -63,7 +63,7 @@ def trial_note(
         blocks.append(Paragraph(em(words(lang, "evidence", folder=folder).replace("`", ""))))
     title = f"{texts(f'role.{first.role}')} #{first.number if first.candidate is None else first.candidate}"
     document = Document(title=title, label=texts(f"word.{newest.result.measurement}"), blocks=tuple(blocks), lang=lang)
-    return Renderer({}, "").render(document)
+    return NoteRenderer().render(document)
 
 
 def figure(runs: Sequence[StoredTrial], objective: str) -> tuple[str, str]:
