@@ -75,3 +75,16 @@ def test_an_early_stop_is_told_apart_from_a_failure(build_study: Builder, build_
     text = str(failure_blocks(material, EN, "measured"))
     assert ("No run failed, of 2" in text) is (kind is FailureKind.PRUNED)
     assert ("1 search runs were stopped early" in text) is (kind is FailureKind.PRUNED)
+
+
+def test_throttled_runs_are_named(build_study: Builder, build_runs: Any) -> None:
+    make, _ = build_runs
+    rows = [
+        make(random.Random(1), number, {"target_feat_ctx": 64, "budget": 8, "proposal_temp": 0.7}, turns=2)
+        for number in range(3)
+    ]
+    hot = replace(rows[1].result, telemetry=replace(rows[1].result.telemetry, throttled=True))
+    material = collect(build_study(), [rows[0], replace(rows[1], result=hot), rows[2]], ())
+    text = str(failure_blocks(material, EN, "measured"))
+    assert "1 runs were measured while the device slowed down" in text
+    assert "slowed down" not in str(failure_blocks(collect(build_study(), rows, ()), EN, "measured"))

@@ -68,14 +68,22 @@ def failure_blocks(material: Material, texts: Texts, word: str) -> list[Block]:
         body = tuple(_row(str(kind), group, material, texts) for kind, group in groups)
         caption = texts("table.failures.caption", word=word, failed=len(failed), total=len(material.trials))
         blocks.append(Table(header, body, "lrllll", caption))
+    throttled = material.trials["throttled"].map(lambda value: value is True).astype(bool)
+    slowed = material.trials[throttled & ~rows.failed(material.trials)]
+    if len(slowed):
+        blocks.append(_named(material, slowed, texts("failures.throttled", count=len(slowed))))
     stopped = material.trials[rows.stopped_early(material.trials)]
     if len(stopped):
-        numbers = tuple(int(number) for number in stopped["number"])
         text = texts("failures.stopped", count=len(stopped), message=_message(stopped, texts))
-        blocks.append(Paragraph((text, " ", row_link(material, numbers))))
+        blocks.append(_named(material, stopped, text))
     if sentence := _left_out_turns(material, texts):
         blocks.append(Paragraph(sentence))
     return blocks
+
+
+def _named(material: Material, runs: pd.DataFrame, text: str) -> Paragraph:
+    """A sentence and the runs that it is about."""
+    return Paragraph((text, " ", row_link(material, tuple(int(number) for number in runs["number"]))))
 
 
 def _left_out_turns(material: Material, texts: Texts) -> str:

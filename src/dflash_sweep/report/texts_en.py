@@ -155,8 +155,8 @@ TEXTS: dict[str, str] = {
     "head.axes": "What matters and what does not",
     "head.time": "Where the time goes",
     "head.arms": "Tools and grammar: with against without",
-    "arms.checked": "To check: the same turn in both arms of the turn table (column arm), ratio by ratio; the interval is "
-    "over turns. Times to the first token are not compared: each arm begins with a cold prompt cache.",
+    "arms.checked": "To check: the same turn in both arms of the turn table (column arm), ratio by ratio; the interval "
+    "is over turns. Times to the first token are not compared: each arm begins with a cold prompt cache.",
     "head.failed": "What failed and why",
     "head.trust": "What was assumed, and how far to trust it",
     "head.undecided": "Not enough data to say:",
@@ -231,6 +231,7 @@ TEXTS: dict[str, str] = {
     # failures
     "failures.none": "No run failed, of {total}.",
     "failures.stopped": "{count} search runs were stopped early, surely worse than the best candidate then. {message}",
+    "failures.throttled": "{count} runs were measured while the device slowed down (heat, a limit, low clocks); they count.",
     "failures.more": "(and {count} other messages)",
     "failures.turns": "{count} of {total} turns were left out of every figure: {reasons}.",
     "failure.invalid_config": "the server or its check refused the settings",
