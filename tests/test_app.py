@@ -51,6 +51,7 @@ def test_values_with_commas_and_equals_signs_pass_in_quotes() -> None:
         (["+study=ddtree", "cluster.worker=3"], "cluster.worker: there is no such key; did you mean cluster.workers"),
         (["+study=ddtree", "n_trials=abc"], "n_trials: Value 'abc' of type 'str' could not be converted to Integer"),
         (["+study=ddtree", "engine.model=/m/q=4 (1).gguf"], "'engine.model=\"/m/q=4 (1).gguf\"'"),
+        (["+study=ddtree", "engine.model=/m/a,b.gguf"], "needs quotes twice: 'engine.model=\"/m/a,b.gguf\"'"),
     ],
 )
 def test_wrong_input_is_named(words: list[str], message: str) -> None:

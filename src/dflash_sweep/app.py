@@ -136,7 +136,9 @@ def _reason(error: Exception, overrides: Sequence[str], own: Path | None) -> str
         return f"{group}={wanted}: there is no such {group}; allowed: {', '.join(choices(group, own))}"
     if unknown := re.search(r"(?:Could not override|Could not append to config|Key) '([^']+)'", text):
         return _unknown_key(unknown.group(1))
-    if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
+    if any(
+        words in text for words in ("mismatched input", "token recognition", "no viable alternative", "Ambiguous value")
+    ):
         odd = [word for word in overrides if any(sign in word.partition("=")[2] for sign in "=#(~% ,")]
         quoted = f"'{odd[0].partition('=')[0]}=\"{odd[0].partition('=')[2]}\"'" if odd else ""
         return text + (f"; a value with special signs needs quotes twice: {quoted}" if odd else "")
