@@ -1,4 +1,5 @@
-"""Stored trials as tidy tables: one row a trial, one row a turn. Imports `records`, `metrics`, `objective`, `payload`.
+"""Stored trials as tidy tables: one row a trial, one row a turn. Imports `records`, `arms`, `metrics`,
+`objective`, `payload`.
 
 These two tables are the only input of everything in `analysis/` and `report/`.
 """
@@ -10,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from dflash_sweep import metrics, objective
+from dflash_sweep import arms, metrics, objective
 from dflash_sweep.payload import answer_text
 from dflash_sweep.records import StoredTrial, TurnRecord
 
@@ -49,11 +50,12 @@ TURN_COLUMNS: tuple[str, ...] = (
     "invalid_reason", "finish_reason", "prompt_sha256", "text_sha256", "output_tokens", "prompt_tokens",
     "cached_tokens", "prompt_ms", "decode_tokens", "decode_ms", "timing_source", "verify_steps", "steps_source",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "acceptance_histogram", "flags",
-    "decode_tps", "acceptance_length", "prefill_tps", "ttft_ms", "tpot_ms", "api_ms", "text", "token_ids",
+    "decode_tps", "acceptance_length", "prefill_tps", "ttft_ms", "tpot_ms", "api_ms", "text", "token_ids", "arm",
     *metrics.STAGE_NAMES,
 )  # fmt: skip
 """Columns of the turn table. Stage columns are ms per verify step of that turn; None = the engine does not print it.
-`text`: the answer as payload.answer_text gives it, of which text_sha256 is the hash; None = the rows hold no text."""
+`text`: the answer as payload.answer_text gives it, of which text_sha256 is the hash; None = the rows hold no text.
+`arm`: turns of another arm than the study's own have an invalid_reason that begins with other_arm."""
 
 
 def _total(turns: list[TurnRecord], field: str) -> float | None:
@@ -125,7 +127,8 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         "failure_kind": str(result.failure.kind) if result.failure else None,
         "failure_message": result.failure.message if result.failure else None,
         "started_utc": result.started_utc, "load_s": result.load_s, "wall_s": result.wall_s,
-        "n_turns": sum(not turn.warmup for turn in result.turns), "n_valid_turns": len(turns),
+        "n_turns": sum(not turn.warmup and not arms.is_other(turn.invalid_reason) for turn in result.turns),
+        "n_valid_turns": len(turns),
         **sums,
         "acceptance_kind": kinds.pop() if len(kinds) == 1 else "unknown",
         "decode_tps": metrics.ratio(sums["decode_tokens"], sums["decode_ms"], 1000.0),
@@ -166,7 +169,7 @@ def _turn_row(trial: StoredTrial, turn: TurnRecord) -> dict[str, Any]:
         "prefill_tps": metrics.prefill_tps(counters), "ttft_ms": metrics.ttft_ms(exchange),
         "tpot_ms": metrics.tpot_ms(exchange, counters.output_tokens),
         "api_ms": None if exchange.end_ns is None else (exchange.end_ns - exchange.send_ns) / 1e6,
-        "text": answer_text(exchange) if turn.text_sha256 else None, "token_ids": exchange.token_ids,
+        "text": answer_text(exchange) if turn.text_sha256 else None, "token_ids": exchange.token_ids, "arm": exchange.arm,
         **{stage: metrics.ratio(stage_ms.get(stage), counters.verify_steps) for stage in metrics.STAGE_NAMES},
     }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Whether what a trial measured is what it was asked to measure.
 
-Imports `engines.base`, `metrics`, `records`, `errors`. Pure functions over turns and settings; the verdict is a
+Imports `engines.base`, `arms`, `metrics`, `records`, `errors`. Pure functions over turns and settings; the verdict is a
 TrialFailed with its kind, or nothing.
 """
 
@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from dflash_sweep import metrics
+from dflash_sweep import arms, metrics
 from dflash_sweep.engines.base import Engine
 from dflash_sweep.errors import FailureKind, TrialFailed
 from dflash_sweep.records import Knobs, KnobValue, TrialSpec, TurnRecord
@@ -42,9 +42,10 @@ def judge(engine: Engine, spec: TrialSpec, turns: Sequence[TurnRecord], effectiv
     if spec.speculative and answered and not in_force and not _drafted(answered, engine.facts.launches):
         message = "speculation was asked for, but no turn shows a draft token or a verify step"
         raise TrialFailed(FailureKind.DRAFT_INACTIVE, message)
-    reasons = Counter(turn.invalid_reason for turn in counted)
-    if 2 * reasons["degenerate_output"] >= max(1, len(counted)):
-        message = f"{reasons['degenerate_output']} of {len(counted)} turns repeat themselves over and over"
+    own = [turn for turn in counted if not arms.is_other(turn.invalid_reason)]
+    reasons = Counter(turn.invalid_reason for turn in own)
+    if 2 * reasons["degenerate_output"] >= max(1, len(own)):
+        message = f"{reasons['degenerate_output']} of {len(own)} turns repeat themselves over and over"
         raise TrialFailed(FailureKind.DEGENERATE_OUTPUT, message)
     if not reasons[None] or metrics.pooled_decode_tps(turns) is None:
         listed = ", ".join(f"{count} × {reason}" for reason, count in reasons.most_common() if reason) or "none played"

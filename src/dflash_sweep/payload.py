@@ -1,5 +1,5 @@
 """The chat request of one turn, and the fingerprints of what was asked and answered. Imports `records`, `errors`,
-`chat_stream`. Pure functions.
+`arms`, `chat_stream`. Pure functions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_sweep import arms
 from dflash_sweep.chat_stream import clean_text
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.records import Exchange, ReplayPolicy, Turn
@@ -44,6 +45,7 @@ def check_policy(policy: ReplayPolicy) -> None:
         raise ConfigError(f"policy.turn_timeout_s={policy.turn_timeout_s:g} is not allowed: it takes a time above 0 s")
     if policy.temperature < 0:
         raise ConfigError(f"policy.temperature={policy.temperature:g} is not allowed: it takes 0 or more")
+    arms.check(policy)
     for name in policy.request_fields:
         if name in OWN_FIELDS:
             raise ConfigError(f"policy.request_fields.{name} is not allowed: that field is set by {OWN_FIELDS[name]}")

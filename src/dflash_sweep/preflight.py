@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from dflash_sweep import holdout, traces
+from dflash_sweep import arms, holdout, traces
 from dflash_sweep.engines import Engine, KnobDef
 from dflash_sweep.engines.rendering import check_value
 from dflash_sweep.errors import ConfigError
@@ -169,6 +169,7 @@ def examine(
             f"trace.path={trace_path}: this trace holds lengths only ({trace.header.content_kind} content); "
             "acceptance depends on the real text, so decode speed cannot be tuned with it"
         )
+    arms.check_trace(policy, trace.turns)
     trace, unseen = holdout.parted(trace, held_out, policy)
     build = engine.probe(settings)
     models = engine.models(settings)

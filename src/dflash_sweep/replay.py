@@ -1,5 +1,5 @@
-"""Plays a trace against a server, turn by turn, by an explicit policy. Imports `client`, `payload`, `live_history`,
-`turn_marks`, `records`, `errors`.
+"""Plays a trace against a server, turn by turn, by an explicit policy. Imports `arms`, `client`, `payload`,
+`live_history`, `turn_marks`, `records`, `errors`.
 
 Teacher-forced: every turn sends the recorded history. Free-running: the server's own answers go into the history.
 """
@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dflash_sweep import arms
 from dflash_sweep.client import Client, RequestError
 from dflash_sweep.live_history import NEXT_TURN_SKIPPED, LiveHistory
 from dflash_sweep.payload import build_payload, check_policy, prompt_sha256, text_sha256
 from dflash_sweep.records import Exchange, ReplayPolicy, Trace, Turn, TurnCounters
-from dflash_sweep.turn_marks import turn_marks
+from dflash_sweep.turn_marks import CACHE_NOT_COLD, COLD_TOLERANCE_TOKENS, turn_marks
 
 __all__ = [
     "WARMUP_CONVERSATION",
@@ -52,7 +53,8 @@ class PlayedTurn:
     """One turn as it was sent (in a free-running replay `turn.messages` are the live ones) and what came back.
 
     `order` counts the requests of the replay from 0, warm-up included, in the order they were sent. `flags` are marks
-    of live_history: history_restarted, tool_result_missing, tool_arguments_replaced, next_turn_skipped.
+    of live_history: history_restarted, tool_result_missing, tool_arguments_replaced, next_turn_skipped. `cold`: it was
+    asked without the prompt cache though the policy has it on, as the first turn of an arm is.
     """
 
     turn: Turn
@@ -61,6 +63,7 @@ class PlayedTurn:
     order: int
     prompt_sha256: str
     flags: tuple[str, ...] = ()
+    cold: bool = False
 
 
 def warmup_turn(number: int) -> Turn:
@@ -92,7 +95,7 @@ def play(
     other turns in flight are broken off and not returned. A client cancelled by others stops the replay as well.
     `metrics_path` is read around every turn if one conversation runs at a time. No turn starts after `deadline_ns`
     (time.monotonic_ns), and none outlasts it. Conversations are played in the order they begin; with concurrency N up
-    to N at once, each in its own order.
+    to N at once, each in its own order, and in each arm of the policy, one after the other (see `arms`).
 
     Raises ConfigError for a policy that cannot be followed. What server and network do is in the exchanges. An
     interrupt passes through at once.
@@ -104,11 +107,12 @@ def play(
     conversations: dict[str, list[Turn]] = {}
     for turn in trace.turns:
         conversations.setdefault(turn.conversation, []).append(turn)
+    numbered = list(enumerate(conversations.values()))
     if policy.concurrency == 1:
-        for turns in conversations.values():
-            player.play_conversation(turns)
+        for number, turns in numbered:
+            player.play_conversation(number, turns)
     else:
-        _play_together(player, list(conversations.values()), policy.concurrency)
+        _play_together(player, numbered, policy.concurrency)
     return tuple(sorted(player.played, key=lambda played: played.order))
 
 
@@ -117,21 +121,37 @@ def marks_of(
 ) -> tuple[tuple[str, ...], ...]:
     """What each turn's counters are to be flagged with: how it was played, and where the server's own counts show that
     it did not go as the policy promised (prompt cache). All turns of one replay, in order, warm-up included."""
-    marks = turn_marks([entry.turn for entry in played], [entry.exchange for entry in played], counters, policy)
-    return tuple((*entry.flags, *more) for entry, more in zip(played, marks, strict=True))
+    exchanges = [entry.exchange for entry in played]
+    marks = turn_marks([_told_apart(entry, policy) for entry in played], exchanges, counters, policy)
+    return tuple(
+        (*entry.flags, *more, *_warm_marks(entry, figures))
+        for entry, more, figures in zip(played, marks, counters, strict=True)
+    )
 
 
-def _play_together(player: _Player, conversations: list[list[Turn]], concurrency: int) -> None:
+def _told_apart(entry: PlayedTurn, policy: ReplayPolicy) -> Turn:
+    """The turn under a conversation of its arm's own: what went before in another arm is not its history."""
+    if len(policy.arms) == 1 or entry.warmup:
+        return entry.turn
+    return replace(entry.turn, conversation=f"{entry.turn.conversation}#{entry.exchange.arm}")
+
+
+def _warm_marks(entry: PlayedTurn, counters: TurnCounters) -> tuple[str, ...]:
+    warm = entry.cold and (counters.cached_tokens or 0) > COLD_TOLERANCE_TOKENS
+    return (CACHE_NOT_COLD,) if warm else ()
+
+
+def _play_together(player: _Player, conversations: list[tuple[int, list[Turn]]], concurrency: int) -> None:
     """Threads take conversations from a queue. The first error in one of them stops all and is raised here."""
-    todo: queue.SimpleQueue[list[Turn]] = queue.SimpleQueue()
-    for turns in conversations:
-        todo.put(turns)
+    todo: queue.SimpleQueue[tuple[int, list[Turn]]] = queue.SimpleQueue()
+    for conversation in conversations:
+        todo.put(conversation)
     errors: list[BaseException] = []
 
     def work() -> None:
         try:
             while not player.stopped.is_set():
-                player.play_conversation(todo.get_nowait())
+                player.play_conversation(*todo.get_nowait())
         except queue.Empty:
             return
         except BaseException as error:  # noqa: BLE001 (carried to the caller's thread and raised there)
@@ -180,43 +200,85 @@ class _Player:
         self.stopped.set()
         self._client.cancel()
 
-    def play_conversation(self, turns: Sequence[Turn]) -> None:
-        live = LiveHistory(turns) if self._policy.mode == "free_running" else None
+    def play_conversation(self, number: int, turns: Sequence[Turn]) -> None:
+        """Play one conversation, the n-th, in every arm."""
+        if len(self._policy.arms) == 1 and self._policy.mode == "free_running":
+            self._play_live(turns)
+            return
+        for arm in arms.in_order(self._policy, number):
+            self._play_arm(turns, arm)
+
+    def _play_arm(self, turns: Sequence[Turn], arm: str) -> None:
+        """The recorded history, as one arm asks it; turns that it would ask as the first arm does are left out."""
+        latest: Turn | None = None
+        for turn in turns:
+            own = arms.asked(turn, self._policy, arm)
+            if own is None:
+                continue
+            if latest is not None:
+                self._pause(turn.pause_ms)
+            if self.stopped.is_set():
+                return
+            cold = latest is None and len(self._policy.arms) > 1 and self._policy.cache_prompt
+            policy = replace(own[1], cache_prompt=False) if cold else own[1]
+            self.send(own[0], policy=policy, arm=arm, cold=cold)
+            latest = turn
+
+    def _play_live(self, turns: Sequence[Turn]) -> None:
+        """The server's own answers as history."""
+        live = LiveHistory(turns)
         latest: PlayedTurn | None = None
         for position, turn in enumerate(turns):
             if position:
                 self._pause(turn.pause_ms)
             if self.stopped.is_set():
                 return
-            if live is None:
-                self.send(turn)
-                continue
             messages, flags = live.messages(position)
             if messages is None:
                 self._flag(latest, NEXT_TURN_SKIPPED)
                 continue
-            latest = self.send(replace(turn, messages=messages), flags=flags)
+            own = arms.asked(replace(turn, messages=messages), self._policy, self._policy.arms[0])
+            assert own is not None, "the first arm asks every turn"
+            latest = self.send(own[0], policy=own[1], flags=flags)
             if latest is not None:
                 for flag in live.answered(position, latest.exchange):
                     self._flag(latest, flag)
 
-    def send(self, turn: Turn, *, warmup: bool = False, flags: tuple[str, ...] = ()) -> PlayedTurn | None:
-        """Send one turn and keep it; None if the replay was stopped or its time is over."""
+    def send(
+        self,
+        turn: Turn,
+        *,
+        warmup: bool = False,
+        flags: tuple[str, ...] = (),
+        policy: ReplayPolicy | None = None,
+        arm: str | None = None,
+        cold: bool = False,
+    ) -> PlayedTurn | None:
+        """Send one turn and keep it; None if the replay was stopped or its time is over. `policy` None = the replay's;
+        `arm` None = its first."""
         timeout_s = self._remaining_s()
         if self.stopped.is_set() or timeout_s <= 0:
             self.stopped.set()
             return None
-        payload = build_payload(turn, self._policy, self._request_fields(turn.bucket), self._template_kwargs)
+        fields = self._request_fields(turn.bucket)
+        payload = build_payload(turn, policy or self._policy, fields, self._template_kwargs)
         metrics_before = self._metrics_page()
         with self._lock:  # the order of the requests and of their places in the log must be the same
             order, self._next_order = self._next_order, self._next_order + 1
             log_start = self._log_size()
         exchange = self._client.chat(payload, turn_index=order, log_start=log_start, timeout_s=timeout_s)
+        exchange = replace(exchange, arm=arm or self._policy.arms[0])
         if self._metrics_path is not None:
             exchange = replace(exchange, metrics_before=metrics_before, metrics_after=self._metrics_page())
         self._await_quiet_log()
         played = PlayedTurn(
-            turn=turn, exchange=exchange, warmup=warmup, order=order, prompt_sha256=prompt_sha256(payload), flags=flags
+            turn=turn,
+            exchange=exchange,
+            warmup=warmup,
+            order=order,
+            prompt_sha256=prompt_sha256(payload),
+            flags=flags,
+            cold=cold,
         )
         return played if self._keep(played) else None
 

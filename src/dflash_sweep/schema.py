@@ -46,6 +46,7 @@ class ReplayConfig:
     cache_prompt: bool = True  # reuse the prompt within a conversation
     thinking: bool | None = None  # the template's thinking switch; null = the template's default
     tools: bool = True  # send the trace's tool schemas
+    arms: list[str] = field(default_factory=lambda: ["as_recorded"])  # as_recorded, no_tools, no_grammar
     concurrency: int = 1  # conversations played at once
     pauses: str = "drop"  # drop | compress | keep: recorded pauses between turns
     min_decode_tokens: int = 8  # turns with fewer decoded tokens have no rate

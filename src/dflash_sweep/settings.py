@@ -79,7 +79,8 @@ def _check(config: Config) -> None:
         value = OmegaConf.select(plain, key)
         if value < minimum:
             raise ConfigError(f"{key}={value}: must be at least {minimum:g}")
-    objective.names(config.objective)
+    if len(config.replay.arms) > 1 and "wall_tps" in objective.names(config.objective):
+        raise ConfigError("objective=wall_tps: the wall time would hold every one of replay.arms; play one arm")
     constraints.parse(config.constraints)
     _check_phases(config)
     _check_budget(config)
@@ -249,6 +250,7 @@ def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: in
             min_decode_tokens=replay.min_decode_tokens,
             turn_timeout_s=replay.turn_timeout_s,
             request_fields=dict(replay.request_fields),
+            arms=tuple(replay.arms),
             fresh_server=replay.fresh_server,
         ),
         trace_path=_trace(config.trace.path, launch_dir),

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dflash_sweep import engines, environment, replay, sanity, server, telemetry, turn_marks
+from dflash_sweep import arms, engines, environment, replay, sanity, server, telemetry, turn_marks
 from dflash_sweep.client import Client, RequestError
 from dflash_sweep.engines import Engine
 from dflash_sweep.errors import ConfigError, FailureKind, TrialFailed
@@ -230,7 +230,7 @@ class _Trial:
         Read as the whole trial will be, but from the turn's own piece of the log; what cannot be read yet says nothing.
         """
         spec, pruner = self._spec, self._pruner
-        if pruner is None or spec.policy.concurrency != 1:
+        if pruner is None or spec.policy.concurrency != 1 or exchange.arm != spec.policy.arms[0]:
             return None
         try:
             (counters,) = engine.parse_trial([replace(exchange, log_start=0)], served.read_log(exchange.log_start))
@@ -277,7 +277,10 @@ class _Trial:
             raise TrialFailed(FailureKind.THROTTLED, f"the device slowed down during the run{words}{hot}")
 
     def _broken_off(self, watch: Watch) -> str:
-        done = sum(1 for turn in self._run.turns if turn.exchange.error_type is None and not turn.warmup)
+        done = sum(
+            turn.exchange.error_type is None and not turn.warmup and not arms.is_other(turn.invalid_reason)
+            for turn in self._run.turns
+        )
         after = f"after {done} of {len(self._spec.trace.turns)} turns"
         if watch.cause is FailureKind.PRUNED:
             return f"stopped early {after}: {watch.stop}"
@@ -345,7 +348,9 @@ def turn_records(
             prompt_sha256=entry.prompt_sha256,
             text_sha256=replay.text_sha256(entry.exchange),
             warmup=entry.warmup,
-            invalid_reason=sanity.invalid_reason(entry.exchange, figures, spec.policy),
+            invalid_reason=arms.invalid_reason(
+                spec.policy, entry.exchange.arm, sanity.invalid_reason(entry.exchange, figures, spec.policy)
+            ),
         )
         for entry, figures, own in zip(played, counters, marks, strict=True)
     )

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from dflash_sweep.analysis import ordered
 from dflash_sweep.analysis.effects import AxisEffect
-from dflash_sweep.analysis.evidence import FAILS, HOLDS, UNKNOWN, Evidence, from_interval, percent, unknown
+from dflash_sweep.analysis.evidence import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Evidence,
+    from_interval,
+    percent,
+    runs_in_words,
+    unknown,
+)
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.levels import LevelRows
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
@@ -46,9 +55,9 @@ def _dead(effect: AxisEffect, evidence: Evidence) -> Verdict:
     shown = say(
         "largest difference {value} ({runs}) against {reference} ({reference_runs}): {change}",
         value=effect.rows.levels[code].text,
-        runs=_runs(effect.rows.counts[code]),
+        runs=runs_in_words(effect.rows.counts[code]),
         reference=reference,
-        reference_runs=_runs(effect.rows.counts[effect.reference]),
+        reference_runs=runs_in_words(effect.rows.counts[effect.reference]),
         change=percent(interval),
     )
     template = {
@@ -86,10 +95,6 @@ def _dead(effect: AxisEffect, evidence: Evidence) -> Verdict:
         },
         how_to_check=_CHECK,
     )
-
-
-def _runs(count: int) -> Sentence:
-    return say("{count} runs", count=count) if count != 1 else say("1 run")
 
 
 def _why_undecided(effect: AxisEffect) -> Sentence:
@@ -137,7 +142,7 @@ def _sweet(effect: AxisEffect, evidence: Evidence) -> Verdict:
         say(
             "{values} ({runs}): {change}",
             values=_texts(rows, group),
-            runs=_runs(sum(rows.counts[code] for code in group)),
+            runs=runs_in_words(sum(rows.counts[code] for code in group)),
             change=percent(ratio),
         )
         for group, ratio in cut.others.items()

@@ -137,6 +137,10 @@ def between(interval: Interval, digits: int = 2, unit: str = "") -> str | Senten
     return f"{_rounded(interval.value, digits)}{tail} {ends}"
 
 
+def runs_in_words(count: int) -> Sentence:
+    return say("{count} runs", count=count) if count != 1 else say("1 run")
+
+
 def _rounded(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no "-0.00"
 

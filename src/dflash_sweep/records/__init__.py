@@ -19,10 +19,20 @@ from dflash_sweep.records.trial import (
     TrialSpec,
     TurnCost,
 )
-from dflash_sweep.records.turn import Exchange, ReplayPolicy, StageTime, TurnCounters, TurnRecord
+from dflash_sweep.records.turn import (
+    AS_RECORDED,
+    OTHER_ARM,
+    Exchange,
+    ReplayPolicy,
+    StageTime,
+    TurnCounters,
+    TurnRecord,
+)
 from dflash_sweep.records.words import Knobs, KnobValue, Measurement, Role, VerdictStatus
 
 __all__ = [
+    "AS_RECORDED",
+    "OTHER_ARM",
     "AxisInfo",
     "Device",
     "EngineBuild",

@@ -6,10 +6,18 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+AS_RECORDED = "as_recorded"
+"""The arm in which a turn is asked as its trace has it; see `arms` for the others."""
+
+OTHER_ARM = "other_arm"
+"""How the invalid_reason of turns begins that were played in another arm than the policy's first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPolicy:
     """How a trace is played. Part of the comparability key: rows with different policies are not ranked together.
+
+    `arms`: in which ways each turn is asked within one trial; only the first counts for the study's figures.
 
     `fresh_server`: every trial starts a server of its own; False = trials of one launch may share one, warm.
     """
@@ -28,6 +36,7 @@ class ReplayPolicy:
     turn_timeout_s: float = 600.0
     fresh_server: bool = True
     request_fields: dict[str, Any] = field(default_factory=dict)
+    arms: tuple[str, ...] = (AS_RECORDED,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +49,8 @@ class Exchange:
     the stream that are neither usage nor timings (vLLM's metrics, SGLang's sglext …; the last of each name wins);
     `error_code` is the HTTP status that an error event inside a stream names (the stream itself began with 200);
     `metrics_before`/`metrics_after` the text of the metrics page around the request, where the engine counts there;
-    `token_ids` the answer's, where the request asked for them and the server gives them.
+    `token_ids` the answer's, where the request asked for them and the server gives them; `arm` in which of the policy's
+    arms the turn was asked.
     """
 
     turn_index: int
@@ -67,6 +77,7 @@ class Exchange:
     metrics_before: str | None = None
     metrics_after: str | None = None
     token_ids: tuple[int, ...] | None = None
+    arm: str = AS_RECORDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

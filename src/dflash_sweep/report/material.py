@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dflash_sweep import frames, metrics
+from dflash_sweep import arms, frames, metrics
 from dflash_sweep.analysis import eligibility, rows
+from dflash_sweep.analysis.arm_effects import ArmEffect, arm_effects
+from dflash_sweep.analysis.evidence import gather
 from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.summary import candidate_table
 from dflash_sweep.analysis.verdicts import judge
@@ -284,6 +286,13 @@ class Material:
         """Workers by number in the order of their first trial: their own names hold the names of machines."""
         known = dict.fromkeys(trial.result.worker for trial in self.stored if trial.result.worker)
         return {worker: texts("worker", number=place) for place, worker in enumerate(known, 1)}
+
+    @cached_property
+    def arm_effects(self) -> tuple[ArmEffect, ...]:
+        """What tools and grammar cost, where the replay had arms; () where it had one."""
+        if self.turns.empty or not self.turns["invalid_reason"].map(arms.is_other).any():
+            return ()
+        return arm_effects(gather(self.trials, self.turns, self.study))
 
     def axis(self, name: str) -> AxisInfo | None:
         """The study's axis of that name; None if it is not one."""

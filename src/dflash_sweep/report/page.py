@@ -58,6 +58,7 @@ def findings(
         *_section(material, texts, "axes", shown, ("axis_effects",)),
         *_importance(material, texts),
         *_section(material, texts, "time", shown, ("stage_breakdown",)),
+        *_arms(material, texts),
         Heading(texts("head.failed")),
         *failure_blocks(material, texts, word),
         *_bullets(material, texts, "failed"),
@@ -144,6 +145,15 @@ def _section(
     if not bullets and not pictures:
         return []
     return [Heading(texts(f"head.{section}")), *bullets, *pictures]
+
+
+def _arms(material: Material, texts: Texts) -> list[Block]:
+    """With tools or grammar against without, turn by turn; nothing where the replay had one arm."""
+    effects = material.arm_effects
+    if not effects:
+        return []
+    lines: tuple[Inline, ...] = tuple(translated(effect.in_words(), texts.lang) for effect in effects)
+    return [Heading(texts("head.arms")), Bullets((*lines, em(texts("arms.checked"))))]
 
 
 def _trust(material: Material, texts: Texts) -> list[Block]:
