@@ -301,7 +301,8 @@ def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_di
         name, _ = study_name(store.study_names(), f"{config.study_name}-trial-{options.trial}-rerun", resume=False)
         info = _described(original, found, name, config, launch_dir)
         say = _Sayer(config, original.info.objective)
-        say(f"Rerun of {original.name} as {name!r}: {options.repeats} runs beside plain decoding.")
+        beside = "" if found.plain is None else " beside plain decoding"
+        say(f"Rerun of {original.name} as {name!r}: {options.repeats} runs{beside}.")
         say(f"Differs from then: {words(found.found)}.")
         with pool.make(config.cluster.kind, found.devices, address=config.cluster.address) as workers:
             found = _on_device(original, found, workers, force=options.force)
@@ -380,7 +381,9 @@ def _conclude(
         refused=originals.refused(found.found, found.engine),
     )
     document = rerun_page.document(page)
-    if config.progress != "json":
+    if config.progress == "quiet":
+        terminal.console().print(verdict.statement, markup=False, soft_wrap=True)
+    elif config.progress != "json":
         terminal.console().print(console.rendered(document))
     path = rerun_page.write(page, document, (launch_dir / config.report.dir / info.name).resolve())
     print(path)  # noqa: T201 - the one line of standard output

@@ -12,7 +12,7 @@ def rerun(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TRIAL] [OVERRIDES]...",
+            metavar="TRIAL|OVERRIDE",
             help="The trial's number (none = the whole study again), then dotted overrides, e.g. storage.url=…",
         ),
     ] = None,

@@ -167,7 +167,9 @@ def test_changes_in_words() -> None:
 # ---------------------------------------------------------------- how often it is wrong
 
 
-def _outcomes(shift: float, plain_shift: float, runs: int, sd: float = 0.02, **options: float) -> list[Outcome]:
+def _outcomes(
+    shift: float, plain_shift: float, runs: int, sd: float = 0.02, margin: float | None = None
+) -> list[Outcome]:
     """Reruns of one original run with 12 df of known noise, 8 plain runs then, 3 of each now."""
     rng = np.random.default_rng(5)
     found = []
@@ -177,7 +179,13 @@ def _outcomes(shift: float, plain_shift: float, runs: int, sd: float = 0.02, **o
         draw = [list(np.exp(rng.normal(mean, width, size))) for mean, width, size in
                 ((0, sd, 1), (shift, sd, 3), (0, 0.006, 8), (plain_shift, 0.006, 3))]  # fmt: skip
         judged = judge(
-            draw[0], draw[1], plain_then=draw[2], plain_now=draw[3], spread=known, plain_spread=plain_known, **options
+            draw[0],
+            draw[1],
+            plain_then=draw[2],
+            plain_now=draw[3],
+            spread=known,
+            plain_spread=plain_known,
+            margin=margin,
         )
         found.append(judged.outcome)
     return found

@@ -28,8 +28,8 @@ NOISE_MULTIPLE = 6.0
 1.15 of them, so an unchanged setting passes the test in 99.96 % of reruns where the noise is known well, and in 99.3 %
 where it is known from ten degrees of freedom."""
 
-LEAST_MARGIN, MOST_MARGIN = 0.01, 0.25
-"""Ends of the margin from noise: less than 1 % matters to nobody, and above 25 % "the same" means nothing."""
+LEAST_MARGIN, MOST_MARGIN = 0.01, 1 / 3
+"""Ends of the margin from noise: less than 1 % matters to nobody, and nobody calls a third more or less the same."""
 
 NOISIER_ALPHA = 0.01
 """The new runs' own scatter is used alone if it exceeds the study's at this level (F test)."""

@@ -15,8 +15,8 @@ from dflash_sweep.analysis.intervals import log_mean_interval
 from dflash_sweep.analysis.reproduction import Change, Reproduction, change_words
 from dflash_sweep.analysis.rows import setting_text
 from dflash_sweep.differences import Difference, Effect
-from dflash_sweep.objective import BY_CLIENT
 from dflash_sweep.frames import counted_turns, trial_row
+from dflash_sweep.objective import BY_CLIENT
 from dflash_sweep.records import StoredTrial, StudyInfo, TurnRecord
 from dflash_sweep.report.document import Block, Bullets, Document, Heading, Paragraph, Table, code, strong
 from dflash_sweep.report.markdown import Renderer
