@@ -116,6 +116,10 @@ class Handler(BaseHTTPRequestHandler):
             self._json(404, {"error": "not found"})
 
     def do_POST(self) -> None:
+        if self.path == "/flush_cache":
+            say("flushed")
+            self._json(400 if State.behaviour == "no_flush" else 200, {})
+            return
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if State.behaviour == "loading" and State.refused < int(State.argument):
             State.refused += 1
