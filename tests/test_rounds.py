@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_sweep import outcomes
+from dflash_sweep.constraints import Constraints
 from dflash_sweep.jobs import ConfirmPhase, Job, ListPhase, Phase, SearchPhase
 from dflash_sweep.records import Knobs, Role, StoredTrial
 from dflash_sweep.rounds import Rounds
+from dflash_sweep.samplers import SamplerChoice
 from dflash_sweep.space import parse_space
-from dflash_sweep.study import SamplerChoice, Study
+from dflash_sweep.study import Study
 from fakes.builders import make_result, make_stored, make_turn
 
 SPACE = parse_space({"budget": "choice(8, 16, 22, 32, 40)", "top_k": "choice(1, 2, 4, 8)", "temp": "interval(0.3, 1)"})
@@ -53,7 +56,9 @@ def play(phase: Phase, workers: int, rng: random.Random) -> list[Job]:
 def search(folder: Path, n_trials: int = 12, stored: tuple[StoredTrial, ...] = (), owner: str = "me") -> SearchPhase:
     folder.mkdir(exist_ok=True)
     choice = SamplerChoice(name="tpe", n_startup_trials=3)
-    study = Study(f"sqlite:///{folder / 's.db'}", "s", SPACE, direction="maximize", sampler=choice, seed=7, owner=owner)
+    study = Study(
+        f"sqlite:///{folder / 's.db'}", "s", SPACE, directions=["maximize"], sampler=choice, seed=7, owner=owner
+    )
 
     def same(point: Knobs) -> Knobs:
         return point
@@ -61,7 +66,7 @@ def search(folder: Path, n_trials: int = 12, stored: tuple[StoredTrial, ...] = (
     return SearchPhase(
         study,
         study_name="s",
-        objective="decode_tps",
+        outcome=lambda trial: outcomes.outcome(trial, list(stored), ("decode_tps",), Constraints(())),
         n_trials=n_trials,
         complete=same,
         plain_knobs={},
