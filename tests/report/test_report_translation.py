@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from dflash_sweep import importing
 from dflash_sweep.analysis.sentences import listed, say, together
 from dflash_sweep.records import StoredTrial, StudyInfo, Verdict, VerdictStatus
-from dflash_sweep.report import html, markdown, translation, verdict_lines
+from dflash_sweep.report import html, markdown, style, translation, verdict_lines, writer
 from dflash_sweep.report.answer import answer
 from dflash_sweep.report.material import collect
 from dflash_sweep.report.page import findings
 from dflash_sweep.report.rows_table import rows_table
-from dflash_sweep.report.texts import texts_for
+from dflash_sweep.report.texts import Texts, texts_for
 from dflash_sweep.report.translation import recognised, translated
 
 PACKAGE = Path(str(resources.files("dflash_sweep")))
@@ -144,7 +144,7 @@ def quoted(trials: Sequence[StoredTrial]) -> Iterator[str]:
 def pages(study: StudyInfo, trials: Sequence[StoredTrial]) -> tuple[str, str]:
     material = collect(study, trials)
     found = answer(material, ZH)
-    short = findings(material, found, ZH, (), None, full=False)
+    short = findings(material, found, ZH, (), None, full=False, captions=True)
     full = findings(material, found, ZH, (), None, full=True)
     hints = {name: ZH(f"hint.{name}") for name in ("sort", "filter")}
     return markdown.Renderer({}, "results.csv").render(short), html.Renderer({}).render(
@@ -168,3 +168,24 @@ def test_no_english_is_left_of_an_imported_log() -> None:
     for page in pages(found.study, found.trials):
         assert "结构上限" in page
         assert english(page, quoted(found.trials)) == []
+
+
+@pytest.mark.parametrize("font", [None, "WenQuanYi Micro Hei"])
+def test_without_a_chinese_font_figures_are_english_and_the_page_says_so(
+    font: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    build_study: Callable[..., StudyInfo],
+    build_trials: Callable[..., Sequence[StoredTrial]],
+) -> None:
+    drawn: list[Texts] = []
+
+    def draw_all(_material: object, texts: Texts, _formats: object) -> dict[str, dict[str, bytes]]:
+        drawn.append(texts)
+        return {}
+
+    monkeypatch.setattr(style, "cjk_font", lambda: font)
+    monkeypatch.setattr(writer, "draw_all", draw_all)
+    page = writer.write(build_study(), build_trials(5), tmp_path, lang="zh", formats=("png",)).read_text()
+    assert [texts.lang for texts in drawn] == ["en" if font is None else "zh"]
+    assert ("图中文字是英文：本机没有中文字体" in page) is (font is None)

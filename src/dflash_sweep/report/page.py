@@ -52,6 +52,7 @@ def findings(
     word = texts(f"word.{material.study.measurement}")
     blocks: list[Block] = [
         Paragraph((em(texts(f"kind.{material.study.measurement}")),)),
+        *([Paragraph((em(texts("figures.no_font")),))] if captions else []),
         *_verdict(material, found, texts),
         *_run(material, found, texts, server_command),
         *_settings(material, texts, word, shown),

@@ -148,6 +148,8 @@ TEXTS: dict[str, str] = {
     "kind.emulated": "Emulated: the procedure is real, the times come from a cost model. Nothing here was "
     "measured on a device.",
     "kind.imported": "Imported: figures stated by the author of a log, not measured by this program.",
+    "figures.no_font": "The figures are in English: this machine has no font with the letters of this page (Noto Sans "
+    "CJK, for example, has them).",
     "head.verdict": "Verdict",
     "head.run": "What to run now",
     "head.settings": "Best settings",

@@ -140,6 +140,7 @@ TEXTS: dict[str, str] = {
     "kind.measured": "实测：在下面所列设备上的真实进程。",
     "kind.emulated": "模拟：流程是真实的，时间来自成本模型。这里没有任何数字是在设备上测得的。",
     "kind.imported": "导入：数字由某份日志的作者给出，不是本程序测得的。",
+    "figures.no_font": "图中文字是英文：本机没有中文字体（例如可安装 Noto Sans CJK）。",
     "head.verdict": "结论",
     "head.run": "现在该运行什么",
     "head.settings": "最好的配置",
