@@ -54,6 +54,11 @@ def _inline(inline: Inline, ids: dict[str, str]) -> Markup:
     return Markup("").join(parts)
 
 
+def _unbroken(letter: str, cell: Markup) -> Markup:
+    """A figure's cell breaks before its interval, never inside it."""
+    return Markup(cell.replace(", ", ",\u00a0")) if letter == "r" else cell
+
+
 def _target(href: str, ids: dict[str, str]) -> str:
     if href.startswith(ROWS):
         return "#trial-" + href.removeprefix(ROWS).split(",")[0]
@@ -118,7 +123,7 @@ class Renderer:
         body = Markup("").join(
             Markup("<tr>{}</tr>").format(
                 Markup("").join(
-                    Markup('<td class="{}">{}</td>').format(letter, _inline(cell, self._ids))
+                    Markup('<td class="{}">{}</td>').format(letter, _unbroken(letter, _inline(cell, self._ids)))
                     for letter, cell in zip(table.align, row, strict=True)
                 )
             )
