@@ -71,6 +71,8 @@ def test_wrong_input_is_named(words: list[str], message: str) -> None:
         (["study_name='../x'"], "study_name='../x': only letters, digits"),
         (["engine.binary=/no/such/server"], "engine.binary=/no/such/server: there is no such file"),
         (["fixed.budget=22"], "fixed.budget: also an axis of the space"),
+        (["report.formats=[]"], "report.formats=[]: one or both of png, svg"),
+        (["report.formats=[png,pdf]"], "report.formats=['png', 'pdf']: one or both of png, svg"),
         (["seed_points=[5]"], "seed_points[0]: a map of knob names to values is needed"),
     ],
 )

@@ -186,6 +186,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Keys that take one of a few words."""
 
+PICTURE_FORMATS = ("png", "svg")
+"""What `report.formats` may hold."""
+
 MINIMA: dict[str, float] = {
     "n_trials": 0,
     "engine.n_ctx": 1,

@@ -17,7 +17,7 @@ from dflash_sweep import constraints, objective, phases
 from dflash_sweep.constraints import Limit
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.records import EngineSettings, Knobs, KnobValue, ReplayPolicy
-from dflash_sweep.schema import CHOICES, MINIMA, SECTIONS, Config, EngineConfig
+from dflash_sweep.schema import CHOICES, MINIMA, PICTURE_FORMATS, SECTIONS, Config, EngineConfig
 from dflash_sweep.space import SearchSpace, parse_space
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.gguf$)[\w.-]+")
@@ -81,6 +81,8 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{key}={value}: must be at least {minimum:g}")
     if len(config.replay.arms) > 1 and "wall_tps" in objective.names(config.objective):
         raise ConfigError("objective=wall_tps: the wall time would hold every one of replay.arms; play one arm")
+    if not config.report.formats or not set(config.report.formats) <= set(PICTURE_FORMATS):
+        raise ConfigError(f"report.formats={config.report.formats}: one or both of {', '.join(PICTURE_FORMATS)}")
     constraints.parse(config.constraints)
     _check_phases(config)
     _check_budget(config)
