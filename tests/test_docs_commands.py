@@ -35,6 +35,9 @@ FEW_RUNS = (
 )  # fmt: skip
 """Added to every study that is run: what makes it short and changes nothing that a page is about."""
 
+FIRST_STUDY = ["dflash-sweep", "run", "+study=ddtree"]
+"""Run once, for the folder that every page begins with, and not again where a page shows it."""
+
 FOREIGN = ("nvidia-smi", "createdb", "ray")
 """Programs of others that pages name; never run here."""
 
@@ -118,8 +121,7 @@ def readers_folder(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "autoresearch.jsonl").write_text("".join(lines[:16]))
     words = ["traces", "import", "my-session.jsonl", "--out", "my-agent.jsonl", "--infer-tools"]
     assert host.run("cli", words, folder).code == 0
-    study = ["+study=ddtree", "trace=agent_short", "n_trials=2", *FEW_RUNS]
-    made = host.run("app", study, folder)
+    made = run(host, FIRST_STUDY, folder)
     assert made.code == 0, made.err
     for step in (["archive", "export", "ddtree", "--out", "a.zip"], ["archive", "import", "a.zip", "--as", "ddtree-2"]):
         done = host.run("cli", step, folder)
@@ -162,33 +164,44 @@ def page_blocks(page: Path) -> list[Block]:
     return [block for block in documented.blocks(page) if block.language in ("sh", "console")]
 
 
+def shown_files(page: Path, folder: Path) -> Path:
+    """The folder, with the files in it that the page shows."""
+    for name, content in documented.files(page).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
 def started(page: Path) -> bool:
     return any(block.reason is None for block in page_blocks(page))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in documented.PAGES if started(page)], ids=page_id)
-def test_the_commands_of_a_page_run(page: Path, host: Host, readers_folder: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_run(
+    page: Path, host: Host, readers_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "here"
     shutil.copytree(readers_folder, folder)
-    for name, content in documented.files(page).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
+    shown_files(page, folder)
+    monkeypatch.chdir(folder)
     for block in page_blocks(page):
         for words in block.commands():
             if block.reason is not None:
                 check(words, folder)
-            else:
+            elif words != FIRST_STUDY:
                 done = run(host, words, folder)
                 allowed = (0, exits.EXIT_UNDECIDED) if "rerun" in words else (0,)  # two repeats may be too few to say
                 assert done.code in allowed, f"{' '.join(words)}\n{done.out}\n{done.err}"
 
 
 @pytest.mark.parametrize("page", [page for page in documented.PAGES if not started(page)], ids=page_id)
-def test_the_commands_of_a_page_are_taken(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_are_taken(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shown_files(page, tmp_path)
+    monkeypatch.chdir(folder)
     for block in page_blocks(page):
         for words in block.commands():
-            check(words, tmp_path)
+            check(words, folder)
 
 
 @pytest.mark.parametrize("page", documented.PAGES, ids=page_id)
@@ -196,7 +209,7 @@ def test_commands_in_sentences_exist(page: Path, tmp_path: Path) -> None:
     for words in documented.inline_commands(page):
         if len(words) > 2 and ("sweep.py" in words or words[1] == "run"):
             check(words, tmp_path)
-        elif len(words) > 1 and "sweep.py" not in words:
+        elif len(words) > 1 and "sweep.py" not in words and not words[1].startswith("-"):
             assert words[1] in GROUP.commands, " ".join(words)
 
 
