@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.trial import TrialState
 
-from dflash_sweep import incumbent, pruning
+from dflash_sweep import incumbent, outcomes, pruning
+from dflash_sweep.constraints import Constraints
 from dflash_sweep.emulator import model
 from dflash_sweep.emulator.noise import NoiseSetting
 from dflash_sweep.errors import FailureKind
+from dflash_sweep.jobs import SearchPhase
 from dflash_sweep.pruning import Pruner, Stop, look_levels, signed_rank_p, turn_cost
 from dflash_sweep.records import Exchange, Failure, PruneRule, Role, StoredTrial, TurnCost, TurnCounters, TurnRecord
+from dflash_sweep.samplers import SamplerChoice
+from dflash_sweep.space import parse_space
+from dflash_sweep.study import Study
 from fakes.builders import make_result, make_stored, make_turn
 
 
@@ -282,3 +290,39 @@ def test_looks_hold_their_level_where_a_candidate_lies_on_the_margin() -> None:
         own = 11.0 * np.exp(rng.normal(0, 0.05, 20))
         stopped += feed(Pruner(rule([10.0] * 20, margin=0.1)), list(own))[1] is not None
     assert stopped / 600 <= pruning.LOOKS_ALPHA
+
+
+# ---------------------------------------------------------------- what the sampler is told
+
+
+def test_an_early_stop_is_told_as_pruned_with_its_course(tmp_path: Path) -> None:
+    """Candidate 0 is measured, candidate 1 is stopped against it: Optuna sees both on their way, turn by turn."""
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    space = parse_space({"budget": "choice(8, 16, 22, 32)"})
+    study = Study(url, "s", space, directions=["maximize"], sampler=SamplerChoice(name="random"), seed=7, owner="me")
+    phase = SearchPhase(
+        study, study_name="s", outcome=lambda trial: outcomes.outcome(trial, [], ["decode_tps"], Constraints(())),
+        n_trials=2, complete=dict, plain_knobs={}, canary_every=0, retries=2, stored=[], is_gone=lambda _: True,
+        expired=lambda: False, prune=lambda told: incumbent.prune_rules(told, "decode_tps", min_turns=6),
+        course=lambda trial: incumbent.course(trial, "decode_tps"),
+    )  # fmt: skip
+    first = phase.next()
+    assert first is not None
+    assert first.prune == ()
+    phase.took(first, searched(0, [50.0, *[10.0] * 8], knobs=first.knobs))
+    second = phase.next()
+    assert second is not None
+    assert [made.candidate for made in second.prune] == [0]
+    failure = Failure(kind=FailureKind.PRUNED, message="stopped early")
+    stopped = make_result("s/search/1/0/0", turns=turns_of([50.0, 20.0, 20.0]), failure=failure)
+    phase.took(second, make_stored(1, result=stopped, knobs=second.knobs))
+    assert phase.next() is None  # it counts as a finished candidate
+
+    done, pruned = optuna.load_study(study_name="s", storage=url).trials
+    assert done.state is TrialState.COMPLETE
+    assert pruned.state is TrialState.PRUNED
+    assert pruned.user_attrs["failure"] == "pruned"
+    # nine turns of 100 tokens: 5 s, then 1 s each
+    assert done.intermediate_values == {step: pytest.approx(100 * (step + 1) / (5 + step)) for step in range(9)}
+    assert done.value == pytest.approx(done.intermediate_values[8])
+    assert pruned.intermediate_values == {0: 20.0, 1: pytest.approx(200 / 7), 2: pytest.approx(300 / 9)}
