@@ -70,7 +70,10 @@ def texts(original: StoredTrial, again: Sequence[StoredTrial]) -> tuple[TurnText
 
 
 def _same_turn(one: TurnRecord, other: TurnRecord) -> bool:
-    return (one.conversation, one.index, one.warmup) == (other.conversation, other.index, other.warmup)
+    return (
+        all(getattr(one, name) == getattr(other, name) for name in ("conversation", "index", "warmup"))
+        and one.exchange.arm == other.exchange.arm
+    )
 
 
 def _turn_text(then: TurnRecord, now: Sequence[TurnRecord]) -> TurnText:

@@ -1,0 +1,185 @@
+"""Two studies or trials side by side, as a page: what differs first, then figures with intervals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dflash_sweep import metrics
+from dflash_sweep.analysis.contrast import MOST_SETTINGS, Contrast, Line, Side
+from dflash_sweep.analysis.intervals import Interval
+from dflash_sweep.analysis.reproduction import change_words
+from dflash_sweep.differences import Difference, Effect
+from dflash_sweep.report.document import Block, Bullets, Document, Heading, Inline, Paragraph, Table, code, strong
+
+_MEANING = {
+    Effect.CONFLICT: "another question",
+    Effect.ENVIRONMENT: "other ground",
+    Effect.NOTE: "no influence expected",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a page is made of. `apart`: why the two may not be ranked; () = they may. `forced`: they are all the same.
+
+    `never`: not even when forced (an emulated figure against a measured one). `kinds`: what numbers A and B are.
+    """
+
+    a: Side
+    b: Side
+    objective: str
+    sign: float
+    kinds: tuple[str, str]
+    contrast: Contrast
+    found: tuple[Difference, ...]
+    apart: tuple[str, ...] = ()
+    never: bool = False
+    forced: bool = False
+    text: str | None = None
+
+    @property
+    def is_ranked(self) -> bool:
+        return not self.apart or (self.forced and not self.never)
+
+
+def figure(interval: Interval | None, digits: int = 2, sign: str = "") -> str:
+    """ "12.30 [11.90, 12.71] n=4", "12.30 n=1", or "—"."""
+    if interval is None:
+        return "—"
+    ends = (
+        ""
+        if interval.low is None or interval.high is None
+        else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    )
+    return f"{interval.value:.{digits}f}{sign}{ends} n={interval.n}"
+
+
+def statement(page: Comparison) -> str:
+    """The answer in one or two sentences."""
+    meant, plain = page.contrast.meant, page.contrast.plain
+    if not page.is_ranked:
+        why = "; ".join(page.apart)
+        tail = (
+            "Figures of different kinds are never ranked, forced or not."
+            if page.never
+            else "Each stands beside its own plain decoding below; --force ranks them all the same."
+        )
+        return f"Not ranked: the two were not measured under the same terms ({why}). {tail}"
+    if meant.ratio is None:
+        missing = page.a.name if meant.a is None else page.b.name
+        return f"Nothing to compare: {missing} has no {page.objective}."
+    unit = metrics.METRIC[page.objective].unit
+    words = {
+        "B is better": f"{page.b.name} is better",
+        "B is worse": f"{page.a.name} is better",
+        "cannot be told apart": "The two cannot be told apart",
+        "no repeats, no interval": "Neither study has repeats, so nothing tells the noise",
+    }[meant.words(page.sign)]
+    assert meant.a is not None
+    assert meant.b is not None
+    text = f"{words}: {meant.b.value:.2f} {unit} against {meant.a.value:.2f}, {change_words(meant.ratio)}."
+    if plain is not None and plain.ratio is not None and not page.a.is_plain:
+        same = plain.words(page.sign) == "cannot be told apart"
+        text += f" Plain decoding {'cannot be told apart' if same else 'differs'}: {change_words(plain.ratio)}."
+    return f"{'Forced ranking. ' if page.apart else ''}{text}"
+
+
+def _verdict(page: Comparison, line: Line) -> str:
+    return line.words(page.sign) if page.is_ranked else "not ranked"
+
+
+def _row(page: Comparison, name: Inline, line: Line, *, ratios: bool = False) -> tuple[Inline, ...]:
+    sign = "×" if ratios else ""
+    change = change_words(line.ratio) if line.ratio is not None and page.is_ranked else "—"
+    return (name, figure(line.a, sign=sign), figure(line.b, sign=sign), change, _verdict(page, line))
+
+
+def _main_table(page: Comparison) -> Table:
+    contrast, unit = page.contrast, metrics.METRIC[page.objective].unit
+    rows: list[tuple[Inline, ...]] = []
+    if contrast.plain is not None:
+        rows.append(_row(page, "plain decoding", contrast.plain))
+    if not (page.a.is_plain and page.b.is_plain):
+        rows.append(_row(page, strong("what is compared"), contrast.meant))
+    if contrast.relative is not None:
+        rows.append(_row(page, "relative to plain decoding", contrast.relative, ratios=True))
+    if contrast.turns is not None and page.is_ranked:
+        rows.append(("turn by turn", "", "", change_words(contrast.turns), f"over {contrast.turns.n} turns"))
+    header = (f"{page.objective}, {unit}", f"A {page.kinds[0]}", f"B {page.kinds[1]}", "B against A", "")
+    return Table(header=header, rows=tuple(rows), align="lrrrl", caption="Intervals are 95 %; n counts runs.")
+
+
+def _notes(page: Comparison) -> list[Block]:
+    notes: list[Inline] = []
+    if page.contrast.turns is not None and page.is_ranked:
+        notes.append("Turn by turn: the interval is over the turns of these two runs, not over further runs.")
+    if any(
+        line.ratio is not None and line.a is not None and min(line.a.n, line.ratio.n) < 2
+        for line in (page.contrast.meant,)
+    ):
+        notes.append("A single run is as noisy as the study's repeats say; its interval rests on that.")
+    return [Bullets(tuple(notes))] if notes else []
+
+
+def _difference_table(found: Sequence[Difference]) -> Block:
+    if not found:
+        return Paragraph("Nothing: configuration, build, models, trace, policy and device are the same.")
+    order = sorted(found, key=lambda entry: list(Effect).index(entry.effect))
+    rows = tuple(
+        (
+            code(entry.key),
+            entry.old,
+            entry.new,
+            "the setting" if entry.key.startswith("knobs.") else _MEANING[entry.effect],
+        )
+        for entry in order
+    )
+    return Table(header=("what", "A", "B", "meaning"), rows=rows, align="llll")
+
+
+def _settings(page: Comparison) -> list[Block]:
+    lines = page.contrast.settings
+    if not lines:
+        return []
+    table = Table(
+        header=("setting", "A", "B", "B against A", ""),
+        rows=tuple(_row(page, line.name, line) for line in lines),
+        align="lrrrl",
+        caption=f"Levels adjusted for {page.contrast.common} comparisons (Bonferroni).",
+    )
+    more = page.contrast.common - len(lines)
+    tail: list[Block] = [Paragraph(f"{more} further common setting(s) are left out.")] if more > 0 else []
+    assert len(lines) <= MOST_SETTINGS
+    return [Heading("Settings that both measured"), table, *tail]
+
+
+def _text(page: Comparison) -> list[Block]:
+    return [Heading("Text"), Paragraph(page.text)] if page.text else []
+
+
+def document(page: Comparison) -> Document:
+    """The whole page: what differs comes first."""
+    marked: list[Block] = []
+    if page.apart and page.is_ranked:
+        marked = [Paragraph((strong("Forced: "), f"ranked although {'; '.join(page.apart)}."))]
+    sides = tuple(
+        (letter, side.name, side.setting or "nothing measured", ", ".join(map(str, side.numbers)) or "—", kind)
+        for letter, side, kind in (("A", page.a, page.kinds[0]), ("B", page.b, page.kinds[1]))
+    )
+    return Document(
+        title=f"{page.a.name} against {page.b.name}",
+        label=" / ".join(dict.fromkeys(kind.upper() for kind in page.kinds)),
+        blocks=(
+            Table(header=("", "what", "setting", "trials", "numbers"), rows=sides, align="lllll"),
+            Heading("What differs"),
+            _difference_table(page.found),
+            Heading("Result"),
+            *marked,
+            Paragraph(strong(statement(page))),
+            _main_table(page),
+            *_notes(page),
+            *_text(page),
+            *_settings(page),
+        ),
+    )
