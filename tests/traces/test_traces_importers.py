@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 from pathlib import Path
@@ -15,13 +16,14 @@ from dflash_sweep.errors import TraceError
 from dflash_sweep.records import Turn
 from dflash_sweep.traces.build import Imported, SideFiles, import_trace, read_side_files
 from dflash_sweep.traces.canonical import load, save, validate
-from dflash_sweep.traces.importers import FORMATS
+from dflash_sweep.traces.importers import FORMATS, openai_log
 from dflash_sweep.traces.legal import request_problems
 from dflash_sweep.traces.normalise import NormaliseOptions
 from dflash_sweep.traces.purpose import check_faithful, check_purpose
 
 SAMPLES = {
     "pi.jsonl": "pi",
+    "pi.html": "pi",
     "claude_code.jsonl": "claude_code",
     "codex.jsonl": "codex",
     "codex_old.jsonl": "codex",
@@ -108,6 +110,58 @@ def test_pi(samples: Path) -> None:
     }  # fmt: skip
 
 
+def page(session: dict[str, Any]) -> str:
+    """A page as Pi exports it."""
+    data = base64.b64encode(json.dumps(session).encode()).decode()
+    return (
+        f'<!DOCTYPE html>\n<html><body><script id="session-data" type="application/json">{data}</script></body></html>'
+    )
+
+
+def exported(samples: Path, **more: Any) -> dict[str, Any]:
+    header, *entries = [json.loads(line) for line in (samples / "pi.jsonl").read_text().splitlines()]
+    return {"header": header, "entries": entries, "leafId": entries[-1]["id"], **more}
+
+
+def test_pi_html_export_is_the_session_with_its_system_prompt_and_tools(samples: Path) -> None:
+    file, done = import_trace(samples / "pi.jsonl"), import_trace(samples / "pi.html")
+    assert [turn.messages[1:] for turn in done.trace.turns] == [turn.messages for turn in file.trace.turns]
+    assert {turn.messages[0]["content"] for turn in done.trace.turns} == {"You are a toy agent."}
+    (tool,) = done.trace.turns[0].tools or ()
+    assert tool["function"]["parameters"]["required"] == ["command"]
+    assert (done.read, done.used, done.skipped) == (file.read + 1, file.used + 1, file.skipped)
+    assert {loss.split(":")[0] for loss in done.trace.header.losses} == {"output_tokens"}
+    assert "system prompt and tools are those at the time of the export" in done.warnings
+
+
+def test_pi_html_export_of_tools_without_parameters(samples: Path, tmp_path: Path) -> None:
+    session = exported(samples, tools=[{"name": "bash", "description": "run"}])
+    (tmp_path / "s.html").write_text(page(session))
+    done = import_trace(tmp_path / "s.html")
+    assert (done.trace.turns[0].tools or ())[0]["function"]["description"] == "run"
+    assert any(loss.startswith("tool_schemas: the export holds names") for loss in done.trace.header.losses)
+    own = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
+    given = import_trace(tmp_path / "s.html", side=SideFiles(system="s", tools=(own,)))
+    assert given.trace.turns[0].tools == (own,)
+
+
+def test_pi_html_export_goes_to_its_leaf(samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.html").write_text(page(exported(samples) | {"leafId": "b0000001"}))
+    (turn,) = import_trace(tmp_path / "s.html").trace.turns
+    assert turn.recorded.content == "From a branch that was left."
+
+
+@pytest.mark.parametrize(
+    "text", ["<html>nothing</html>", '<html><script id="session-data">!!</script>', page({"header": 1})]
+)
+def test_an_html_page_without_a_session_is_refused_with_what_to_give(text: str, tmp_path: Path) -> None:
+    (tmp_path / "s.html").write_text(text)
+    with pytest.raises(
+        TraceError, match=r"an HTML page without a session in it; of Pi give the session's \.jsonl file"
+    ):
+        import_trace(tmp_path / "s.html")
+
+
 def test_claude_code(samples: Path) -> None:
     done = import_trace(samples / "claude_code.jsonl")
     assert shape(done) == [("c1", 0, "u"), ("c1", 1, "uat"), ("c2", 0, "u")]  # c2 is the sub-agent
@@ -145,6 +199,7 @@ def test_codex(samples: Path) -> None:
     patch = third.messages[4]["tool_calls"][0]["function"]
     assert json.loads(patch["arguments"]) == {"input": "*** Begin Patch\n+eight\n"}  # free text, wrapped
     assert third.messages[5]["content"] == "done"
+    assert done.trace.header.note == "recorded with toy-9b"  # the model that turn_context names
     assert done.skipped["torn last line"] == 1
     assert any("line 16: torn" in warning for warning in done.warnings)
 
@@ -198,9 +253,14 @@ def test_rows_in_delta_mode_are_left_out_with_the_reason(tmp_path: Path) -> None
     rows = [{"messages": [{"role": "user", "content": "x"}], "output_length": 8, "message_mode": "delta"},
             {"messages": [{"role": "user", "content": "y"}], "output_length": 8}]  # fmt: skip
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert import_trace(tmp_path / "t.jsonl").skipped == {
-        "row in delta mode: its history needs answers that were never recorded": 1
-    }
+    done = import_trace(tmp_path / "t.jsonl")
+    assert (done.read, done.used, done.skipped) == (2, 1, {openai_log.DELTA: 1})
+    (tmp_path / "t.jsonl").write_text(json.dumps(rows[0]))
+    with pytest.raises(
+        TraceError, match=r"nothing can be replayed: 1 × row in delta mode.*record the traffic with"
+    ) as failed:
+        import_trace(tmp_path / "t.jsonl")
+    assert "\n" not in str(failed.value)
 
 
 def test_llama_server_log(samples: Path) -> None:
@@ -449,6 +509,8 @@ def _damage(value: Any, path: tuple[Any, ...], junk: Any, remove: bool) -> None:
 
 def _records(path: Path) -> list[Any]:
     text = path.read_text()
+    if path.suffix == ".html":
+        return [json.loads(base64.b64decode(text.partition('application/json">')[2].partition("<")[0]))]
     try:
         whole = json.loads(text)
     except ValueError:
@@ -471,7 +533,8 @@ def test_damaged_records_give_a_legal_trace_or_one_line(name: str, samples: Path
                 _damage(records, path, copy.deepcopy(junk), remove)
             except (KeyError, IndexError, TypeError):
                 continue  # an earlier damage took this place away
-        target.write_text("\n".join(map(json.dumps, records)))
+        pages = [page(record) for record in records] if name.endswith(".html") else map(json.dumps, records)
+        target.write_text("\n".join(pages))
         try:
             done = import_trace(target, format_name=SAMPLES[name])
         except TraceError:

@@ -19,6 +19,7 @@ from dflash_sweep.client import Client
 from dflash_sweep.payload import build_payload
 from dflash_sweep.records import ReplayPolicy, Turn
 from dflash_sweep.traces.build import import_trace
+from dflash_sweep.traces.importers import FORMATS
 from dflash_sweep.traces.normalise import NormaliseOptions, normalise
 from fakes import micropair
 from fakes.microserver import MicroServer, serving, settings
@@ -90,18 +91,22 @@ def rendered(server: MicroServer, turn: Turn) -> str:
 
 @pytest.mark.slow
 def test_every_turn_of_every_format_is_accepted(strict: MicroServer, samples: Path) -> None:
-    refused = {}
+    refused: dict[str, str] = {}
+    formats: set[str] = {"lengths"}  # see the test below
     turns = 0
     for path in sorted(samples.iterdir()):
         if path.name in ("mooncake.jsonl", "weka.json"):
             continue  # thousands of words, and this tokenizer takes a byte a token: see the test below
         # Pi and tool results before a user message: this template insists on turns.
-        for turn in import_trace(path, options=NormaliseOptions(strict_roles=True)).trace.turns:
+        done = import_trace(path, options=NormaliseOptions(strict_roles=True))
+        formats.add(done.format)
+        for turn in done.trace.turns:
             turns += 1
             if (error := ask(strict, turn)) is not None:
                 refused[f"{path.name} {turn.conversation} {turn.index}"] = error
     assert refused == {}
-    assert turns >= 35
+    assert formats == set(FORMATS)
+    assert turns >= 38
 
 
 @pytest.mark.slow

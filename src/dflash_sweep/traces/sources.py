@@ -1,17 +1,20 @@
-"""Reads a file or a folder of event files as records, whatever container they are in. Imports importers.base, errors.
+"""Reads a file or a folder of event files as records, whatever container they are in. Imports importers, errors.
 
-Containers: JSON Lines, one JSON object or array, a folder of JSON files (one event each), a text log. A torn last line,
+Containers: JSON Lines, one JSON object or array, a folder of JSON files (one event each), a text log, the HTML page
+that Pi exports (its session is in it as base64). A torn last line,
 a byte-order mark, CRLF and blank lines are tolerated and listed; other lines that are no JSON are counted.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 from dflash_sweep.errors import TraceError
+from dflash_sweep.traces.importers import pi
 from dflash_sweep.traces.importers.base import Ledger, Record, Source
 
 _LOG_SHARE = 0.5
@@ -107,6 +110,8 @@ def _file(path: Path, ledger: Ledger) -> Source:
     text = _text(path, ledger)
     if not text.strip():
         raise TraceError(f"{path}: empty")
+    if text.lstrip()[:1] == "<":
+        return _html(path, text, ledger)
     whole = _whole(text)
     if whole is not None:
         return Source(path=path, records=_document_records(whole, ledger))
@@ -118,6 +123,25 @@ def _file(path: Path, ledger: Ledger) -> Source:
         ledger.read += len(filled)
         return Source(path=path, log_lines=tuple(rows))
     return Source(path=path, records=_line_records(rows, ledger))
+
+
+_EMBEDDED = re.compile(r"""<script[^>]*\bid=["']session-data["'][^>]*>([A-Za-z0-9+/=\s]*)</script>""")
+
+
+def _html(path: Path, text: str, ledger: Ledger) -> Source:
+    """The session inside a page that Pi exported. Raises TraceError for any other page."""
+    embedded = _EMBEDDED.search(text)
+    try:
+        data = _decode(base64.b64decode(embedded[1]).decode()) if embedded else None
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or not isinstance(data.get("entries"), list):
+        raise TraceError(
+            f"{path}: an HTML page without a session in it; of Pi give the session's .jsonl file, or a page exported "
+            "with /export by a version that embeds its data"
+        )
+    export = {"type": pi.EXPORT, **{key: data[key] for key in ("systemPrompt", "tools", "leafId") if key in data}}
+    return Source(path=path, records=_document_records([data.get("header"), export, *data["entries"]], ledger))
 
 
 def open_source(path: str | Path, ledger: Ledger) -> Source:

@@ -111,7 +111,8 @@ class TurnBuilder:
         return messages
 
     def _tools(self, call: Call) -> Any:
-        if call.tools:
+        partly = TOOL_SCHEMAS in self.ledger.losses  # names without parameters: a side file is better
+        if call.tools and not (partly and self.side.tools is not None):
             return call.tools
         if self.side.tools is not None:
             self._side_used["tools"] = True

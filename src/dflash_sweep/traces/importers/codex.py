@@ -21,6 +21,7 @@ from dflash_sweep.traces.importers.base import (
     mapping,
     seconds,
     whole,
+    word,
 )
 from dflash_sweep.traces.message_rules import compact_json
 
@@ -91,20 +92,21 @@ class _Session:
         self.ledger = ledger
         self.entries: list[Entry] = []
         self.calls: list[Call] = []
+        self.model: str | None = None
         self._open: Entry | None = None
         self._counts: dict[str, Any] = {}
         self._kept = 0
 
     def _assistant(self, at_s: float | None) -> Message:
         if self._open is None:
-            self._open = Entry(message={"role": "assistant", "content": ""}, at_s=at_s)
+            self._open = Entry(message={"role": "assistant", "content": ""}, at_s=at_s, facts={"model": self.model})
         self._open.at_s = at_s
         return self._open.message
 
     def close(self) -> None:
         """End the current assistant message, if there is one."""
         if self._open is not None:
-            self._open.facts = dict(self._counts)
+            self._open.facts |= self._counts
             self.entries.append(self._open)
         self._open, self._counts = None, {}
 
@@ -162,7 +164,7 @@ class _Session:
             # Written after the tool's output: it belongs to the last answer before it.
             last = next((e for e in reversed(self.entries) if e.message.get("role") == "assistant"), None)
             if last is not None:
-                last.facts = counts
+                last.facts |= counts
 
 
 def _start(session: _Session, meta: dict[str, Any]) -> None:
@@ -191,6 +193,8 @@ def _line(session: _Session, row: dict[str, Any]) -> str | None:
     payload = row["payload"] if isinstance(row.get("payload"), dict) else row
     if kind == "session_meta" or (kind is None and _instructions(row)):
         _start(session, payload)
+    elif kind == "turn_context" and word(payload.get("model")):
+        session.model = word(payload.get("model"))
     elif kind == "event_msg" and payload.get("type") == "token_count":
         session.count(payload)
     elif kind == "event_msg":

@@ -12,6 +12,11 @@ from typing import Any
 from dflash_sweep.traces.importers.base import Call, Format, Ledger, Source, mapping, seconds, whole
 from dflash_sweep.traces.importers.chat_request import SAMPLING, apply_response, call_of_request, is_request
 
+DELTA = (
+    "row in delta mode, whose history needs answers that were never recorded: export full histories "
+    '("message_mode": "history"), or record the traffic with dflash-sweep record'
+)
+
 _ROW_KEYS = {"request", "response", "body", "custom_id", "ts", "timestamp", "id", "url", "method", "error"}
 
 
@@ -55,7 +60,7 @@ def _skip_reason(row: dict[str, Any], request: dict[str, Any] | None) -> str | N
     if row.get("error"):
         return "request that failed"
     if str(row.get("message_mode", "")).lower() == "delta":
-        return "row in delta mode: its history needs answers that were never recorded"
+        return DELTA
     return None
 
 

@@ -1,8 +1,9 @@
-"""Pi coding agent sessions (JSON Lines, a tree of entries). Imports `importers.base` only.
+"""Pi coding agent sessions (JSON Lines, a tree of entries; or its HTML export). Imports `importers.base` only.
 
-Source of the format: badlogic/pi-mono, `session-manager.ts` and `messages.ts`. The system prompt and the tool schemas
-are not in the file. The history is built the way Pi builds it: the path from the last entry to the root, the last
-compaction before the call, aborted answers left out.
+Source of the format: badlogic/pi-mono, `session-manager.ts`, `messages.ts`, `export-html/index.ts`. System prompt and
+tool schemas are not in the session file; an export made from within Pi holds them as they were at its time (`sources`
+makes a record of type EXPORT of what the page embeds beside the entries). The history is built the way Pi builds it:
+the path from the last entry to the root, the last compaction before the call, aborted answers left out.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _COMPACTION = (
 )
 _BRANCH = ("The following is a summary of a branch that this conversation came back from:\n\n<summary>\n", "</summary>")
 
+EXPORT = "html_export"
+"""Type of the record that holds an HTML export's systemPrompt, tools and leafId."""
+
 # Tuples, because a damaged file can hold anything where a word should stand, also what no set takes.
 _IN_PROMPT = ("message", "compaction", "branch_summary", "custom_message")
 _TYPES = (*_IN_PROMPT, "model_change", "thinking_level_change", "custom", "label", "session_info")
@@ -49,14 +53,14 @@ def recognises(source: Source) -> int:
     return sum(row.get("type") == "session" or (row.get("type") in _TYPES and "timestamp" in row) for row in rows)
 
 
-def _path(entries: Sequence[dict[str, Any]], ledger: Ledger) -> list[dict[str, Any]]:
-    """Entries from the root to the last one. Files of version 1 have no ids: their order is the path."""
+def _path(entries: Sequence[dict[str, Any]], leaf: str | None, ledger: Ledger) -> list[dict[str, Any]]:
+    """Entries from the root to `leaf`, else to the last. Files of version 1 have no ids: their order is the path."""
     if not any("parentId" in entry for entry in entries):
         return list(entries)
     by_id = {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
     path: list[dict[str, Any]] = []
     seen: set[str] = set()
-    entry: dict[str, Any] | None = entries[-1] if entries else None
+    entry: dict[str, Any] | None = by_id.get(leaf or "") or (entries[-1] if entries else None)
     while entry is not None:
         path.append(entry)
         seen.add(str(entry.get("id")))
@@ -211,18 +215,48 @@ def _is_failed(entry: dict[str, Any]) -> bool:
     return mapping(entry.get("message")).get("stopReason") in ("error", "aborted")
 
 
-def read(source: Source, ledger: Ledger) -> list[Call]:
-    """One call for each answer on the session's path."""
-    entries = []
+def _exported_tools(export: dict[str, Any], ledger: Ledger) -> list[dict[str, Any]] | None:
+    """The tools as functions; where the export holds no parameters, any are allowed and the loss is noted."""
+    tools = [mapping(tool) for tool in items(export.get("tools")) if word(mapping(tool).get("name"))]
+    if any(not isinstance(tool.get("parameters"), dict) for tool in tools):
+        ledger.lose(
+            TOOL_SCHEMAS, "the export holds names and descriptions only: parameters are left open; --tools gives them"
+        )
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool["name"],
+                "description": str(tool.get("description") or ""),
+                "parameters": mapping(tool.get("parameters")) or {"type": "object", "additionalProperties": True},
+            },
+        }
+        for tool in tools
+    ] or None
+
+
+def _sorted_out(source: Source, ledger: Ledger) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The session's entries, and what an HTML export holds besides."""
+    entries: list[dict[str, Any]] = []
+    export: dict[str, Any] = {}
     for _, row in source.objects():
         if row.get("type") == "session":
             ledger.used += 1
+        elif row.get("type") == EXPORT:
+            ledger.used += 1
+            export = row
         elif row.get("type") in _TYPES:
             entries.append(row)
         else:
             ledger.skip(f"line of type {row.get('type')!r} not known")
+    return entries, export
+
+
+def read(source: Source, ledger: Ledger) -> list[Call]:
+    """One call for each answer on the session's path."""
+    entries, export = _sorted_out(source, ledger)
     path = []
-    for entry in _path(entries, ledger):
+    for entry in _path(entries, word(export.get("leafId")), ledger):
         if _is_failed(entry):
             ledger.skip("answer that failed or was stopped")
         elif entry.get("type") not in _IN_PROMPT:
@@ -231,18 +265,24 @@ def read(source: Source, ledger: Ledger) -> list[Call]:
             ledger.used += 1
             path.append(entry)
     ledger.lose("output_tokens", "Pi's usage can count reasoning twice: taken as a limit, not as the answer's length")
+    system, tools = word(export.get("systemPrompt")), _exported_tools(export, ledger)
+    if system or tools:
+        ledger.warn("system prompt and tools are those at the time of the export")
+    first = [Entry(message={"role": "system", "content": system})] if system else []
     calls = []
     for position, entry in enumerate(path):
         if mapping(entry.get("message")).get("role") == "assistant":
             history = _context(path[:position], ledger)
             if history:
-                calls.append(call_of(_entries(entry, ledger)[0], history, "session"))
+                call = call_of(_entries(entry, ledger)[0], [*first, *history], "session")
+                call.tools = tools
+                calls.append(call)
     return calls
 
 
 FORMAT = Format(
     name="pi",
-    title="Pi coding agent session (.jsonl)",
+    title="Pi coding agent session (.jsonl) or its HTML export",
     recognises=recognises,
     read=read,
     lacks=(SYSTEM_PROMPT, TOOL_SCHEMAS),
