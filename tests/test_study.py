@@ -330,3 +330,52 @@ def test_importance_finds_the_axis_that_matters(url: str) -> None:
     shares = study.importance()
     assert shares["x"] > 0.8
     assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_several_objectives_are_several_directions_and_all_are_told(url: str) -> None:
+    choice = SamplerChoice(name="nsga2", options={"population_size": 4})
+    study = Study(url, "s", SPACE, directions=["maximize", "minimize"], sampler=choice, seed=7)
+    study.set_metric_names(["decode_tps", "joules_per_token"])
+    number, _ = ask(study)
+    study.tell(number, told(100.0, 1.5), {})
+    (trial,) = stored(url)
+    assert trial.values == [100.0, 1.5]
+    again = optuna.load_study(study_name="s", storage=url)
+    assert [direction.name for direction in again.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert again.metric_names == ["decode_tps", "joules_per_token"]
+    with pytest.raises(StorageError, match="direction maximize, minimize, the configuration says maximize; choose"):
+        open_study(url)
+
+
+def test_limits_reach_the_sampler_through_its_own_interface(url: str) -> None:
+    study = open_study(url)
+    number, _ = ask(study)
+    study.tell(number, told(100.0, vram_mib=0.2, ttft_ms=-0.1), {})
+    study.tell_duplicate(study._study.ask(study._distributions).number, told(100.0, vram_mib=0.2, ttft_ms=-0.1))
+    assert [trial.constraints for trial in stored(url)] == [{"vram_mib": 0.2, "ttft_ms": -0.1}] * 2
+    with pytest.raises(ValueError, match="No feasible trials are completed yet"):
+        _ = optuna.load_study(study_name="s", storage=url).best_trial
+
+
+def test_a_search_under_a_limit_comes_to_stay_within_it(url: str) -> None:
+    """Faster is only what breaks the limit: without being told, TPE would go where x is 1."""
+    space = parse_space({"x": "interval(0.0, 1.0)"})
+    choice = SamplerChoice(n_startup_trials=10)
+    study, late = Study(url, "s", space, directions=["maximize"], sampler=choice, seed=3, constrained=True), []
+    for count in range(40):
+        number, point = ask(study)
+        x = float(str(point["x"]))
+        study.tell(number, told(x, ttft_ms=x - 0.5), {})
+        late += [x] if count >= 20 else []
+    assert max(late) < 0.75  # it looks on both sides of the bound, and not at the far end, where the values are best
+    assert max(x for x in late if x <= 0.5) > 0.45
+
+
+def test_importance_of_several_objectives_is_that_of_the_first(url: str) -> None:
+    space = parse_space({"x": "interval(0.0, 1.0)", "y": "interval(0.0, 1.0)"})
+    choice = SamplerChoice(name="random")
+    study = Study(url, "s", space, directions=["maximize", "minimize"], sampler=choice, seed=1)
+    for _ in range(40):
+        number, point = ask(study)
+        study.tell(number, told(float(str(point["x"])), float(str(point["y"]))), {})
+    assert study.importance()["x"] > 0.8

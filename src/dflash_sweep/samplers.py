@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from dflash_sweep.grid import Grid
 from dflash_sweep.hill_climb import HillClimb
 from dflash_sweep.space import Axis, SearchSpace
 
-_EXTRAS = {"cmaes": "cmaes", "gp": "gp"}
-"""Samplers that need a package of an optional extra."""
+_NEEDS = {"cmaes": "cmaes", "gp": "torch"}
+"""Sampler → the package that it needs, which comes with the optional extra of the sampler's name."""
 
 _SINGLE_MINDED = {"cmaes": "CMA-ES"}
 """Samplers that take one objective and no constraints."""
@@ -54,6 +55,10 @@ def check_choice(choice: SamplerChoice, space: SearchSpace, *, objectives: int, 
     if name in _SINGLE_MINDED and (objectives > 1 or constrained):
         what = "several objectives" if objectives > 1 else "constraints"
         raise ConfigError(f"sampler.name={name}: {_SINGLE_MINDED[name]} takes no {what}; choose tpe, nsga2 or gp")
+    if name in _NEEDS and importlib.util.find_spec(_NEEDS[name]) is None:
+        raise ConfigError(
+            f"sampler.name={name} needs {_NEEDS[name]}, which is not installed: pip install 'dflash-sweep[{name}]'"
+        )
     if name == "grid" and space.size is None:
         continuous = next(axis.name for axis in space.axes if axis.values is None)
         raise ConfigError(f"sampler.name=grid: space.{continuous} is continuous and cannot be enumerated")
@@ -63,7 +68,7 @@ def check_choice(choice: SamplerChoice, space: SearchSpace, *, objectives: int, 
 
 
 def make_sampler(choice: SamplerChoice, seed: int, space: SearchSpace) -> BaseSampler:
-    """The sampler of a configuration. Raises ConfigError for an option it does not take or a package it needs."""
+    """The sampler of a configuration. Raises ConfigError for an option that it does not take."""
     options: dict[str, Any] = dict(choice.options or {})
     startup = choice.n_startup_trials
     makers: dict[str, Callable[[], BaseSampler]] = {
@@ -81,10 +86,6 @@ def make_sampler(choice: SamplerChoice, seed: int, space: SearchSpace) -> BaseSa
         return makers[choice.name]()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"sampler.options: {error}") from error
-    except ImportError as error:
-        extra = _EXTRAS.get(choice.name)
-        hint = f"pip install 'dflash-sweep[{extra}]'" if extra else str(error)
-        raise ConfigError(f"sampler.name={choice.name} needs a package that is not installed: {hint}") from error
 
 
 def _distributions(space: SearchSpace) -> dict[str, BaseDistribution]:

@@ -136,13 +136,15 @@ class Study:
             return self._ask(known)
 
     def _ask(self, known: Known) -> tuple[int, Knobs] | None:
-        patience = _MAX_PASSED_OVER if self._sampler.name in ENUMERATING else _MAX_DUPLICATES
+        enumerating = self._sampler.name in ENUMERATING
+        patience = _MAX_PASSED_OVER if enumerating else _MAX_DUPLICATES
         for attempt in range(patience + 1):
-            if attempt == patience:
+            if attempt == patience or (enumerating and attempt == 1):  # there a duplicate may mean that none is left
                 fresh = self._unmeasured(known)
                 if fresh is None:
                     return None
-                self._study.enqueue_trial(dict(fresh))
+                if attempt == patience:
+                    self._study.enqueue_trial(dict(fresh))
             self._reseed()
             trial = self._study.ask(self._distributions)
             point = {name: _native(trial.params[name]) for name in self._distributions}

@@ -1,0 +1,62 @@
+"""How a study stands: the best so far, and who is measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dflash_sweep import standing
+from dflash_sweep.records import Knobs, Role, StoredTrial, TelemetrySummary
+from fakes.builders import make_result, make_stored, make_turn
+
+
+def run(number: int, tps: float, joules: float = 1.0, *, knobs: Knobs | None = None, **fields: object) -> StoredTrial:
+    """100 tokens at `tps`, with `joules` for each of them."""
+    role = fields.pop("role", Role.SEARCH)
+    assert isinstance(role, Role)
+    uid = f"s/{role}/{number}/0/0"
+    turns = (make_turn(0, decode_ms=100 * 1000 / tps),)
+    result = replace(make_result(uid, turns=turns), telemetry=TelemetrySummary(energy_j=100 * joules))
+    return make_stored(number, role=role, uid=uid, result=result, knobs=knobs or {"budget": number}, **fields)
+
+
+def finalists(
+    trials: Sequence[StoredTrial], *objectives: str, count: int = 2, ineligible: Sequence[int] = ()
+) -> list[int]:
+    named = objectives or ("decode_tps",)
+    return list(standing.finalists(trials, named, count=count, effective=dict, ineligible=ineligible))
+
+
+def test_the_best_come_first_and_hopeless_ones_never() -> None:
+    # 74 is more than a quarter behind 100
+    assert finalists([run(0, 90), run(1, 100), run(2, 95), run(3, 74)], count=4) == [1, 2, 0]
+
+
+def test_equal_servers_are_one_finalist() -> None:
+    same: Knobs = {"budget": 8}
+    assert finalists([run(0, 100, knobs=same), run(1, 99, knobs=same), run(2, 98)]) == [0, 2]
+
+
+def test_who_breaks_a_limit_is_neither_best_nor_finalist() -> None:
+    trials = [run(0, 100), run(1, 90), run(2, 80)]
+    assert finalists(trials, ineligible=[0]) == [1, 2]
+    best = standing.best(trials, "decode_tps", ineligible={0: "why"})
+    assert best is not None
+    assert (best.candidate, best.value) == (1, pytest.approx(90.0))
+    assert standing.best(trials, "decode_tps", ineligible=[0, 1, 2]) is None
+
+
+def test_of_several_objectives_the_first_decides_and_the_front_is_measured_as_well() -> None:
+    # front of tok/s and J: 0 (100, 3.0), 1 (90, 2.0), 2 (60, 1.0), 3 (40, 0.5); 4 is beaten by 1 and 5 by 2
+    trials = [run(0, 100, 3.0), run(1, 90, 2.0), run(2, 60, 1.0), run(3, 40, 0.5), run(4, 89, 2.5), run(5, 59, 1.1)]
+    assert finalists(trials, "decode_tps", "joules_per_token") == [0, 1, 3]  # the front's two ends; one is in already
+    assert finalists(trials, "joules_per_token", "decode_tps", count=3) == [3, 1, 0]
+    assert finalists(trials, "decode_tps", count=3) == [0, 1, 4]
+
+
+def test_a_candidate_without_one_of_the_objectives_is_no_finalist() -> None:
+    unknown = replace(run(0, 100), result=replace(run(0, 100).result, telemetry=TelemetrySummary()))
+    assert finalists([unknown, run(1, 90)], "decode_tps", "joules_per_token") == [1]
+    assert finalists([unknown, run(1, 90)], "decode_tps") == [0, 1]
