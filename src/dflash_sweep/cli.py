@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_sweep.compare_cli import compare
 from dflash_sweep.emulator.cli import app as emulator_app
 from dflash_sweep.recorder_cli import record
 from dflash_sweep.rerun_cli import rerun
@@ -31,6 +32,7 @@ app.add_typer(traces_app, name="traces")
 app.add_typer(emulator_app, name="emulator")
 app.command()(record)
 app.command()(rerun)
+app.command()(compare)
 app.command()(dashboard)
 
 
