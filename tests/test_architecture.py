@@ -15,10 +15,11 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 COMMANDS = {"traces/cli.py", "emulator/cli.py"}
 HOMES = {
     "ray": {"ray_pool"},
-    "optuna": {"study", "samplers", "grid", "hill_climb", "showcase"},  # showcase: what people look at, never a tell
+    # showcase: what people look at, never a tell
+    "optuna": {"study", "optuna_rows", "samplers", "grid", "hill_climb", "showcase"},
     "optuna_dashboard": {"showcase"},
     "plotly": {"showcase"},
-    "sqlalchemy": {"store", "tables", "migrations", "lease"},
+    "sqlalchemy": {"store", "tables", "migrations", "lease", "raw_rows", "optuna_rows", "upgrades"},
     "hydra": {"app", "space"},
     "omegaconf": {"app", "schema", "settings", "run", "comparison"},
     "httpx": {"client", "recorder", "agent"},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dflash_sweep.archive.cli import app as archive_app
 from dflash_sweep.compare_cli import compare
 from dflash_sweep.emulator.cli import app as emulator_app
 from dflash_sweep.recorder_cli import record
@@ -30,6 +31,7 @@ app = typer.Typer(
 
 app.add_typer(traces_app, name="traces")
 app.add_typer(emulator_app, name="emulator")
+app.add_typer(archive_app, name="archive")
 app.command()(record)
 app.command()(rerun)
 app.command()(compare)
@@ -82,7 +84,7 @@ def _config(overrides: list[str] | None, study_name: str) -> Config:
     return settings.merge(hydra_app.compose_overrides(words, hydra_app.user_folder()))
 
 
-def _store(overrides: list[str] | None, *, create: bool = False) -> Store:
+def opened_store(overrides: list[str] | None, *, create: bool = False) -> Store:
     """The database of the configuration, or of overrides."""
     from dflash_sweep import settings
     from dflash_sweep.store import Store
@@ -110,7 +112,7 @@ def report(study: str, overrides: Overrides = None) -> None:
     from dflash_sweep.errors import StorageError
 
     section = _config(overrides, study).report
-    with _store(overrides) as store:
+    with opened_store(overrides) as store:
         info = store.study(study)
         if info is None:
             raise StorageError(f"study {study!r} is not stored; there are: {', '.join(store.study_names()) or 'none'}")
@@ -126,7 +128,7 @@ def list_studies(overrides: Overrides = None) -> None:
     from dflash_sweep import tables, terminal
     from dflash_sweep.terminal import studies_table
 
-    with _store(overrides) as store:
+    with opened_store(overrides) as store:
         studies = [info for name in store.study_names() if (info := store.study(name)) is not None]
         with store.session() as session:
             counts = tables.counts(session)
@@ -151,7 +153,7 @@ def import_log(
     from dflash_sweep.errors import StorageError
 
     imported = importing.read(log, aliases=alias or (), study=study, direction=direction)
-    with _store(overrides, create=True) as store:
+    with opened_store(overrides, create=True) as store:
         if store.study(imported.study.name) is not None:
             raise StorageError(f"study {imported.study.name!r} is stored already; choose another name with --study")
         store.save_study(imported.study)
@@ -170,7 +172,7 @@ def export_study(
     from dflash_sweep import exporting
     from dflash_sweep.errors import StorageError
 
-    with _store(overrides) as store:
+    with opened_store(overrides) as store:
         info = store.study(study)
         if info is None:
             raise StorageError(f"study {study!r} is not stored; there are: {', '.join(store.study_names()) or 'none'}")

@@ -14,28 +14,20 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import ColumnElement, create_engine, delete, event, func, select, update
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from dflash_sweep import upgrades
 from dflash_sweep.errors import StorageError
 from dflash_sweep.records import ReplayPolicy, StoredTrial, StudyInfo, TrialResult, TrialSpec
 from dflash_sweep.tables import LeaseRow, StageRow, StudyRow, TrialRow, TurnRow
 
 _LOG = logging.getLogger(__name__)
-_MIGRATIONS = Path(__file__).parent / "migrations"
-VERSION_TABLE = "dfs_schema_version"
 _Record = TypeVar("_Record")
 _LOCK_TIMEOUT_S = 60.0
 """How long a write waits for another process's lock on an SQLite file before it gives up."""
-
-_UPGRADE_LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(46451)"}
 
 
 def _plain(value: Any) -> Any:
@@ -46,20 +38,6 @@ def _plain(value: Any) -> Any:
 def _record(data: dict[str, Any], kind: type[_Record]) -> _Record:
     """The reverse of `_plain`."""
     return msgspec.convert(data, kind, str_keys=True)
-
-
-def _alembic(connection: Connection) -> AlembicConfig:
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(_MIGRATIONS))
-    config.attributes["connection"] = connection
-    return config
-
-
-def schema_head() -> str:
-    """The newest schema version this program knows."""
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(_MIGRATIONS))
-    return ScriptDirectory.from_config(config).get_current_head() or ""
 
 
 _FIRST_POLICY_FIELDS = frozenset(
@@ -107,6 +85,14 @@ def _spec_json(spec: TrialSpec) -> dict[str, Any]:
     return data
 
 
+def shown_url(url: str) -> str:
+    """A database's URL without its password; what is no URL is given back as it is."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except SQLAlchemyError:
+        return url
+
+
 class Fence(Protocol):
     """Says whether this process may still write a study's rows; both raise if not."""
 
@@ -118,25 +104,27 @@ class Fence(Protocol):
 
 
 class Store:
-    """One open database. Use as a context manager; `create=False` refuses to make a new one."""
+    """One open database. Use as a context manager; `create=False` refuses to make a new one, `upgrade=False` leaves
+    its schema as it is. `shown` is its URL without a password, for messages."""
 
-    def __init__(self, url: str, *, create: bool = True) -> None:
-        self.url = url
+    def __init__(self, url: str, *, create: bool = True, upgrade: bool = True) -> None:
+        self.url, self.shown = url, shown_url(url)
         self.fence: Fence | None = None
         path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
         if path is not None and not create and not path.is_file():
-            raise StorageError(f"storage.url={url}: there is no database yet; run a study first")
+            raise StorageError(f"storage.url={self.shown}: there is no database yet; run a study first")
         if path is not None and not path.parent.is_dir():
-            raise StorageError(f"storage.url={url}: there is no directory {path.parent}")
+            raise StorageError(f"storage.url={self.shown}: there is no directory {path.parent}")
         options = {"timeout": _LOCK_TIMEOUT_S} if path is not None else {}
         try:
             self.engine: Engine = create_engine(url, connect_args=options)
         except (SQLAlchemyError, ImportError) as error:
             hint = " (pip install 'dflash-sweep[postgres]')" if isinstance(error, ImportError) else ""
-            raise StorageError(f"storage.url={url}: cannot be opened: {error}{hint}") from error
+            raise StorageError(f"storage.url={self.shown}: cannot be opened: {error}{hint}") from error
         if path is not None:
             event.listen(self.engine, "connect", _enforce_foreign_keys)
-        self._upgrade()
+        if upgrade:
+            upgrades.upgrade(self.engine, self.shown)
 
     def __enter__(self) -> Store:
         return self
@@ -147,24 +135,6 @@ class Store:
     def close(self) -> None:
         self.engine.dispose()
 
-    def _upgrade(self) -> None:
-        try:
-            with self.engine.connect() as connection:
-                options = {"version_table": VERSION_TABLE}
-                if MigrationContext.configure(connection, opts=options).get_current_revision() == schema_head():
-                    return  # nothing to write: a database may be read where it cannot be written
-            with self.engine.begin() as connection:
-                if (lock := _UPGRADE_LOCKS.get(connection.dialect.name)) is not None:
-                    connection.exec_driver_sql(lock)  # drivers that start together make the tables one after another
-                command.upgrade(_alembic(connection), "head")
-        except CommandError as error:
-            raise StorageError(
-                f"storage.url={self.url}: was made by another version of dflash-sweep ({error}); "
-                f"this one knows schema {schema_head()}; use that version or another file"
-            ) from error
-        except DBAPIError as error:
-            raise StorageError(f"storage.url={self.url}: not a usable database: {error.orig}") from error
-
     @contextmanager
     def session(self) -> Iterator[Session]:
         """One transaction. Raises StorageError where the database cannot be read or written."""
@@ -172,7 +142,7 @@ class Store:
             with Session(self.engine) as session, session.begin():
                 yield session
         except OperationalError as error:
-            raise StorageError(f"storage.url={self.url}: cannot be read or written: {error.orig}") from error
+            raise StorageError(f"storage.url={self.shown}: cannot be read or written: {error.orig}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
@@ -219,7 +189,7 @@ class Store:
         with self._writing() as session:
             if session.get(TrialRow, spec.uid) is not None:
                 raise StorageError(
-                    f"storage.url={self.url}: another driver has begun {spec.uid}; "
+                    f"storage.url={self.shown}: another driver has begun {spec.uid}; "
                     "two runs at a time need two study_names"
                 )
             session.add(
@@ -310,7 +280,7 @@ class Store:
         with self.session() as session:
             row = session.get(TrialRow, uid)
             if row is None or row.state != "finished":
-                raise StorageError(f"storage.url={self.url}: there is no finished trial {uid!r}")
+                raise StorageError(f"storage.url={self.shown}: there is no finished trial {uid!r}")
             return _stored(row, _load_turns(session, TurnRow.trial_uid == uid).get(uid, []))
 
     def spec_json(self, uid: str) -> dict[str, Any] | None:

@@ -7,10 +7,9 @@ import json
 import sqlite3
 from pathlib import Path
 
-from alembic import command
 from sqlalchemy import JSON, Boolean, MetaData, create_engine
 
-from dflash_sweep.store import _alembic
+from dflash_sweep import upgrades
 
 PACKED = Path(__file__).parents[1] / "fixtures" / "schema_0001.db.gz"
 OURS = ("dfs_study", "dfs_trial", "dfs_turn", "dfs_stage")
@@ -29,7 +28,7 @@ def copy_to(url: str, folder: Path) -> None:
     source.row_factory = sqlite3.Row
     engine = create_engine(url)
     with engine.begin() as connection:
-        command.upgrade(_alembic(connection), "0001")
+        upgrades.to(connection, "0001")
         tables = MetaData()
         tables.reflect(connection, only=OURS)
         for name in OURS:

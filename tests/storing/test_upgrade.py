@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dflash_sweep import report
+from dflash_sweep import report, upgrades
 from dflash_sweep.differences import of_specs
 from dflash_sweep.records import TrialSpec
-from dflash_sweep.store import Store, comparability_key, schema_head
+from dflash_sweep.store import Store, comparability_key
 from fakes import first_schema
 from fakes.builders import make_trace
 
@@ -42,7 +42,7 @@ def test_every_row_survives_the_upgrade(url: str, tmp_path: Path) -> None:
     (stages_ms,) = database.execute("SELECT sum(total_ms) FROM dfs_stage").fetchone()
     database.close()
     with Store(_old_url(url, tmp_path)) as store:
-        assert schema_head() > "0001"
+        assert upgrades.current(store.engine) == upgrades.head() > "0001"
         trials = store.trials("ddtree")
         info = store.study("ddtree")
     assert info is not None
