@@ -58,7 +58,8 @@ check: $(READY) lock-check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-LOCK_COMMAND = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
+LOCK_COMMAND = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--extra cpu --extra postgres --extra cmaes \
 	--group model --group test --group dev --no-annotate --no-header --custom-compile-command "make lock" pyproject.toml
 
 lock: $(READY)

@@ -367,7 +367,7 @@ def test_a_search_under_a_limit_comes_to_stay_within_it(url: str) -> None:
         x = float(str(point["x"]))
         study.tell(number, told(x, ttft_ms=x - 0.5), {})
         late += [x] if count >= 20 else []
-    assert max(late) < 0.75  # it looks on both sides of the bound, and not at the far end, where the values are best
+    assert sorted(late)[10] < 0.6  # it looks on both sides of the bound; untold its median is about 0.9
     assert max(x for x in late if x <= 0.5) > 0.45
 
 
