@@ -87,6 +87,7 @@ def test_only_the_first_arm_counts(stored: tuple[StoredTrial, ...]) -> None:
         assert {arm: len(own) for arm, own in by_arm.items()} == dict.fromkeys(POLICY.arms, 11)
         row = frames.trial_row(entry)
         assert (row["n_turns"], row["n_valid_turns"]) == (11, 11)
+        assert row["wall_tps"] is None  # it would hold the other arms' time
         assert row["decode_tps"] == metrics.pooled_decode_tps(by_arm[AS_RECORDED])
         assert objective.figure(entry.result, "decode_tps") == row["decode_tps"]
         assert {turn.invalid_reason for turn in by_arm[arms.NO_TOOLS]} == {"other_arm"}

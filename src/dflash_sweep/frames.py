@@ -141,6 +141,8 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         "vram_mib": objective.vram_mib(result), "max_temperature_c": result.telemetry.max_temperature_c,
         **{stage: _stage_per_step(turns, stage) for stage in metrics.STAGE_NAMES},
     }  # fmt: skip
+    if any(arms.is_other(turn.invalid_reason) for turn in result.turns):
+        row["wall_tps"] = None  # the time between first and last turn holds the other arms' too
     if row["step_ms"] is None:
         row["step_ms"] = metrics.ratio(sums["decode_ms"], sums["verify_steps"])
     row.update({KNOB_PREFIX + name: value for name, value in trial.knobs.items()})

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dflash_sweep import traces
+from dflash_sweep import arms, traces
 from dflash_sweep.client import Client
 from dflash_sweep.payload import build_payload
 from dflash_sweep.records import ReplayPolicy, Turn
@@ -158,3 +158,26 @@ def test_what_is_refused_untidy_is_accepted_normalised(name: str, strict: MicroS
     done = normalise(messages)
     assert done.changes
     assert ask(strict, Turn(conversation="c", index=0, messages=done.messages)) is None
+
+
+@pytest.mark.slow
+def test_arms_change_the_grammar_and_the_prompt_as_they_say(strict: MicroServer) -> None:
+    """A random model keeps to a call's form only where a grammar makes it: there is none in no_grammar, whose prompt
+    holds the tools all the same."""
+    parameters = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    tools = ({"type": "function", "function": {"name": "switch", "parameters": parameters}},)
+    turn = Turn(conversation="c", index=0, messages=(USER,), tools=tools, tool_choice="required")
+    policy = ReplayPolicy(max_tokens=200, arms=("as_recorded", "no_tools", "no_grammar"))
+    answers = {}
+    for arm in policy.arms:
+        own = arms.asked(turn, policy, arm)
+        assert own is not None
+        with Client(strict.process.base_url, timeout_s=60) as client:
+            answers[arm] = client.chat(build_payload(own[0], own[1], {}), 0)
+        assert answers[arm].error_type is None, answers[arm].error
+    prompts = {arm: (answer.usage or {})["prompt_tokens"] for arm, answer in answers.items()}
+    assert prompts["no_grammar"] == prompts["as_recorded"] > prompts["no_tools"]
+    (call,) = answers["as_recorded"].tool_calls
+    assert call["function"]["name"] == "switch"
+    assert isinstance(json.loads(call["function"]["arguments"])["on"], bool)
+    assert answers["no_grammar"].tool_calls == answers["no_tools"].tool_calls == ()
