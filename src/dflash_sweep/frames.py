@@ -171,7 +171,8 @@ def _turn_row(trial: StoredTrial, turn: TurnRecord) -> dict[str, Any]:
         "prefill_tps": metrics.prefill_tps(counters), "ttft_ms": metrics.ttft_ms(exchange),
         "tpot_ms": metrics.tpot_ms(exchange, counters.output_tokens),
         "api_ms": None if exchange.end_ns is None else (exchange.end_ns - exchange.send_ns) / 1e6,
-        "text": answer_text(exchange) if turn.text_sha256 else None, "token_ids": exchange.token_ids, "arm": exchange.arm,
+        "text": answer_text(exchange) if turn.text_sha256 else None, "token_ids": exchange.token_ids,
+        "arm": exchange.arm,
         **{stage: metrics.ratio(stage_ms.get(stage), counters.verify_steps) for stage in metrics.STAGE_NAMES},
     }  # fmt: skip
 
