@@ -153,10 +153,11 @@ def _best(fair: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
 def contrast(a: Side, b: Side, turns_a: pd.DataFrame, turns_b: pd.DataFrame) -> Contrast:
     """B against A. The turn tables are looked at where each side is one trial; they hold the turns of both studies."""
     plain = None
-    if len(a.plain) or len(b.plain):
+    same = bool(len(a.plain)) and a.plain["uid"].tolist() == b.plain["uid"].tolist()  # two trials of one study
+    if not same and (len(a.plain) or len(b.plain)):
         plain = _line("plain decoding", a, b, a.plain, b.plain, plain=True)
     meant = _line("what is compared", a, b, a.rows, b.rows, plain=a.is_plain and b.is_plain)
-    settings, common = _settings(a, b)
+    settings, common = ((), 0) if same else _settings(a, b)
     return Contrast(
         plain=plain,
         meant=meant,
@@ -246,7 +247,7 @@ def _turns(a: Side, b: Side, turns_a: pd.DataFrame, turns_b: pd.DataFrame) -> In
     if a.column != "decode_tps" or len(a.rows) != 1 or len(b.rows) != 1 or turns_a.empty or turns_b.empty:
         return None
     tables = [_counted(turns, side.rows["uid"].iloc[0]) for turns, side in ((turns_a, a), (turns_b, b))]
-    both = tables[0].join(tables[1], lsuffix="_a", rsuffix="_b", how="inner").dropna()
+    both = tables[0].add_suffix("_a").join(tables[1].add_suffix("_b"), how="inner").dropna()
     both = both[both["prompt_a"] == both["prompt_b"]]
     both = both[(both["tps_a"] > 0) & (both["tps_b"] > 0)]
     return paired_speedup(both["tps_b"].tolist(), both["tps_a"].tolist()) if len(both) > 1 else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_sweep import metrics
-from dflash_sweep.analysis.contrast import MOST_SETTINGS, Contrast, Line, Side
+from dflash_sweep.analysis.contrast import Contrast, Line, Side
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.reproduction import change_words
 from dflash_sweep.differences import Difference, Effect
@@ -43,16 +44,14 @@ class Comparison:
         return not self.apart or (self.forced and not self.never)
 
 
-def figure(interval: Interval | None, digits: int = 2, sign: str = "") -> str:
-    """ "12.30 [11.90, 12.71] n=4", "12.30 n=1", or "—"."""
+def figure(interval: Interval | None, sign: str = "", *, brief: bool = False) -> str:
+    """ "12.30 ±3.3 % n=4", "12.30 n=1", or "—"; ± is half of the 95 % interval, in percent of the figure."""
     if interval is None:
         return "—"
-    ends = (
-        ""
-        if interval.low is None or interval.high is None
-        else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
-    )
-    return f"{interval.value:.{digits}f}{sign}{ends} n={interval.n}"
+    half = ""
+    if not brief and interval.low is not None and interval.high is not None and interval.low > 0:
+        half = f" ±{100 * (math.sqrt(interval.high / interval.low) - 1):.1f} %"
+    return f"{interval.value:.2f}{sign}{half} n={interval.n}"
 
 
 def statement(page: Comparison) -> str:
@@ -78,42 +77,61 @@ def statement(page: Comparison) -> str:
     }[meant.words(page.sign)]
     assert meant.a is not None
     assert meant.b is not None
-    text = f"{words}: {meant.b.value:.2f} {unit} against {meant.a.value:.2f}, {change_words(meant.ratio)}."
+    text = (
+        f"{words}: B {meant.b.value:.2f} {unit}, A {meant.a.value:.2f} {unit}, B against A {change_words(meant.ratio)}."
+    )
     if plain is not None and plain.ratio is not None and not page.a.is_plain:
         same = plain.words(page.sign) == "cannot be told apart"
         text += f" Plain decoding {'cannot be told apart' if same else 'differs'}: {change_words(plain.ratio)}."
-    return f"{'Forced ranking. ' if page.apart else ''}{text}"
+    return text
 
 
-def _verdict(page: Comparison, line: Line) -> str:
-    return line.words(page.sign) if page.is_ranked else "not ranked"
-
-
-def _row(page: Comparison, name: Inline, line: Line, *, ratios: bool = False) -> tuple[Inline, ...]:
+def _row(
+    page: Comparison, name: Inline, line: Line, *, ratios: bool = False, brief: bool = False
+) -> tuple[Inline, ...]:
+    """A line of a table; a ratio that is surely not 1 is bold. `brief`: figures without their intervals."""
     sign = "×" if ratios else ""
-    change = change_words(line.ratio) if line.ratio is not None and page.is_ranked else "—"
-    return (name, figure(line.a, sign=sign), figure(line.b, sign=sign), change, _verdict(page, line))
+    figures = figure(line.a, sign, brief=brief), figure(line.b, sign, brief=brief)
+    if line.ratio is None or not page.is_ranked:
+        return (name, *figures, "—")
+    words = change_words(line.ratio)
+    return (name, *figures, strong(words) if line.ratio.excludes(1.0) else words)
 
 
 def _main_table(page: Comparison) -> Table:
-    contrast, unit = page.contrast, metrics.METRIC[page.objective].unit
+    contrast = page.contrast
     rows: list[tuple[Inline, ...]] = []
     if contrast.plain is not None:
         rows.append(_row(page, "plain decoding", contrast.plain))
     if not (page.a.is_plain and page.b.is_plain):
-        rows.append(_row(page, strong("what is compared"), contrast.meant))
+        rows.append(_row(page, strong("the settings"), contrast.meant))
     if contrast.relative is not None:
-        rows.append(_row(page, "relative to plain decoding", contrast.relative, ratios=True))
+        rows.append(_row(page, "over plain", contrast.relative, ratios=True))
     if contrast.turns is not None and page.is_ranked:
-        rows.append(("turn by turn", "", "", change_words(contrast.turns), f"over {contrast.turns.n} turns"))
-    header = (f"{page.objective}, {unit}", f"A {page.kinds[0]}", f"B {page.kinds[1]}", "B against A", "")
-    return Table(header=header, rows=tuple(rows), align="lrrrl", caption="Intervals are 95 %; n counts runs.")
+        rows.append(("turn by turn", "", "", change_words(contrast.turns)))
+    return Table(
+        header=("", *_sides(page), "B against A"),
+        rows=tuple(rows),
+        align="lrrr",
+        caption=f"{page.objective} in {metrics.METRIC[page.objective].unit}. ± and brackets are 95 %; n counts runs; "
+        "bold: surely different.",
+    )
+
+
+def _sides(page: Comparison) -> tuple[str, str]:
+    """Heads of both columns; the kind of numbers where it differs."""
+    if page.kinds[0] == page.kinds[1]:
+        return "A", "B"
+    return f"A {page.kinds[0]}", f"B {page.kinds[1]}"
 
 
 def _notes(page: Comparison) -> list[Block]:
     notes: list[Inline] = []
     if page.contrast.turns is not None and page.is_ranked:
-        notes.append("Turn by turn: the interval is over the turns of these two runs, not over further runs.")
+        notes.append(
+            f"Turn by turn: over the {page.contrast.turns.n} turns of these two runs; how even the difference is, "
+            "not what further runs would give."
+        )
     if any(
         line.ratio is not None and line.a is not None and min(line.a.n, line.ratio.n) < 2
         for line in (page.contrast.meant,)
@@ -142,16 +160,27 @@ def _settings(page: Comparison) -> list[Block]:
     lines = page.contrast.settings
     if not lines:
         return []
+    common, own = _parted(lines)
     table = Table(
-        header=("setting", "A", "B", "B against A", ""),
-        rows=tuple(_row(page, line.name, line) for line in lines),
-        align="lrrrl",
-        caption=f"Levels adjusted for {page.contrast.common} comparisons (Bonferroni).",
+        header=("setting", *_sides(page), "B against A"),
+        rows=tuple(_row(page, name, line, brief=True) for name, line in zip(own, lines, strict=True)),
+        align="lrrr",
+        caption=(f"All with {common}. " if common else "")
+        + f"Intervals of the ratios are adjusted for {page.contrast.common} comparison(s) (Bonferroni).",
     )
     more = page.contrast.common - len(lines)
     tail: list[Block] = [Paragraph(f"{more} further common setting(s) are left out.")] if more > 0 else []
-    assert len(lines) <= MOST_SETTINGS
     return [Heading("Settings that both measured"), table, *tail]
+
+
+def _parted(lines: Sequence[Line]) -> tuple[str, list[str]]:
+    """What all settings share, and what is each one's own, in words."""
+    if len(lines) < 2:
+        return "", [line.name for line in lines]
+    words = [line.name.split() for line in lines]
+    shared = [word for word in words[0] if all(word in other for other in words)]
+    own = [" ".join(word for word in entry if word not in shared) or "the same" for entry in words]
+    return " ".join(shared), own
 
 
 def _text(page: Comparison) -> list[Block]:

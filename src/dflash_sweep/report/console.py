@@ -35,7 +35,7 @@ def _text(inline: Inline, base: str = "") -> Text:
 def _table(block: Table) -> RenderableType:
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", caption_justify="left")
     for name, letter in zip(block.header, block.align, strict=True):
-        table.add_column(name, justify="right" if letter == "r" else "left", overflow="fold")
+        table.add_column(name, justify="right" if letter == "r" else "left", overflow="fold", no_wrap=letter == "r")
     for row in block.rows:
         table.add_row(*(_text(cell) for cell in row))
     return Group(table, Text(block.caption, style="dim italic")) if block.caption else table
