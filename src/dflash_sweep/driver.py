@@ -15,13 +15,12 @@ from typing import Any
 from dflash_sweep import (
     budget,
     crash_journal,
-    incumbent,
     objective,
     opening,
-    outcomes,
     owner,
     phases,
     renewal,
+    seeding,
     standing,
 )
 from dflash_sweep.analysis import gate
@@ -30,11 +29,11 @@ from dflash_sweep.confirming import Confirming
 from dflash_sweep.constraints import Constraints
 from dflash_sweep.errors import StudyFailed
 from dflash_sweep.frames import trial_frame, turn_frame
-from dflash_sweep.jobs import ListPhase, SearchPhase, repeats, unfinished
+from dflash_sweep.jobs import ListPhase, repeats, unfinished
 from dflash_sweep.lease import Lease, LeaseLost
-from dflash_sweep.records import Knobs, PruneRule, Role, StoredTrial, StudyInfo
-from dflash_sweep.rounds import Rounds
+from dflash_sweep.records import Knobs, Role, StoredTrial, StudyInfo
 from dflash_sweep.runner import Context, Runner
+from dflash_sweep.searching import Searching
 from dflash_sweep.study import Study
 
 
@@ -54,6 +53,7 @@ class Driver:
         self._budget = self._budget_after(())
         self._info: StudyInfo | None = None
         self._stale: frozenset[str] = frozenset()
+        self._seeds: tuple[seeding.Seed, ...] = ()
 
     # ------------------------------------------------------------ the course
 
@@ -73,7 +73,10 @@ class Driver:
         opening.check_measurable(self._context)
         phases.check_inputs(self._settings.phases, trials, self._has_values, self._name)
         searching = "search" in self._settings.phases and self._settings.config.n_trials
+        self._seeds = seeding.seeds(self._context)
         study = opening.search_study(self._context, self._owner) if searching else None
+        for seed in self._seeds if study is not None else ():
+            study.check(seed.point)
         self._open(stored)
         try:
             self._phases(study)
@@ -135,43 +138,17 @@ class Driver:
         return True
 
     def _search(self, study: Study) -> None:
-        config, preflight, engine = self._settings.config, self._context.preflight, self._context.engine
         trials = self._runner.trials
+        searching = Searching(self._context, study, trials, self._constraints)
         confirming = Confirming(self._context, trials, self._constraints, self._stale)
-        study.set_metric_names(self._objectives)
-        if not any(trial.role is Role.SEARCH for trial in trials):
-            self._enqueue(study)
-        phase = SearchPhase(
-            study,
-            study_name=self._name,
-            outcome=lambda trial: outcomes.outcome(trial, trials, self._objectives, self._constraints),
-            n_trials=config.n_trials,
-            complete=lambda point: opening.complete(self._context, point),
-            plain_knobs=preflight.plain,
-            canary_every=self._protocol.canary_every,
-            retries=self._protocol.retries,
-            stored=trials,
-            is_gone=lambda _: True,  # the lease says so: what is still running belongs to nobody
-            expired=lambda: self._expired(confirming.reserve_hours() if "confirm" in self._settings.phases else 0.0),
-            problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
-            prune=self._prune_rules,
-            course=lambda trial: incumbent.course(trial, self._objectives[0]),
-        )
-        workers = len(self._context.pool.devices)
-        in_rounds = config.cluster.scheduling == "deterministic"
-        self._runner.play(Rounds(phase, workers, first=phase.leftover) if in_rounds else phase)
+        if not searching.begun():
+            searching.enqueue(self._seeds)
+        kept_back = confirming.reserve_hours if "confirm" in self._settings.phases else lambda: 0.0
+        phase = searching.phase(lambda: self._expired(kept_back()))
+        self._runner.play(searching.played(phase))
         self._save(importance=study.importance())
         if phase.exhausted:
             self._context.watcher.note("Every point of the space that differs from the others has been measured.")
-
-    def _enqueue(self, study: Study) -> None:
-        """Seed points first; a space that fits the budget is measured point by point."""
-        space, n_trials = self._context.preflight.space, self._settings.config.n_trials
-        for point in self._context.preflight.seed_points:
-            study.enqueue(point)
-        if space.size is not None and space.size <= n_trials:
-            for point in space.points():
-                study.enqueue(point)
 
     def _confirm(self) -> None:
         if not self._measured(lambda trial: trial.role is Role.SEARCH):
@@ -192,14 +169,6 @@ class Driver:
         reached = confirming.decision()
         self._context.watcher.note(reached.statement)
         self._save(confirmed_candidate=reached.winner)
-
-    def _prune_rules(self, trials: Sequence[StoredTrial]) -> tuple[PruneRule, ...]:
-        """How a candidate may be ended early, by what was told so far; of several objectives none decides alone."""
-        if not self._protocol.pruning or len(self._objectives) > 1:
-            return ()
-        barred = self._constraints.ineligible(trials)
-        allowed = [trial for trial in trials if trial.candidate not in barred]
-        return incumbent.prune_rules(allowed, self._objectives[0], min_turns=self._protocol.prune_min_turns)
 
     # ------------------------------------------------------------ what is known
 
@@ -255,6 +224,9 @@ class Driver:
         self._runner = Runner(self._context, self._owner, trials, self._constraints)
         self._budget = self._budget_after(trials)
         self._info = opening.described(self._context, stored)
+        if any(seed.study for seed in self._seeds):
+            proposals = {"seeds": [seed.data() for seed in self._seeds]}
+            self._info = replace(self._info, provenance={**self._info.provenance, **proposals})
         self._store.save_study(self._info)
 
     def _outdated(self, trials: Sequence[StoredTrial]) -> frozenset[str]:

@@ -117,14 +117,18 @@ class Study:
         self._study.sampler = make_sampler(self._sampler, derive(self._seed, "sampler", number), self.space)
         self._rng = random.Random(derive(self._seed, "fallback", number))
 
-    def enqueue(self, point: Knobs) -> None:
-        """Have this point asked next. Raises ConfigError if it is not a point of the space."""
+    def check(self, point: Knobs) -> None:
+        """Raises ConfigError if this is not a point of the space."""
         for name, value in point.items():
             axis = next((axis for axis in self.space.axes if axis.name == name), None)
             if axis is None:
                 raise ConfigError(f"seed point: {name!r} is not an axis; axes: {', '.join(self._distributions)}")
             if not axis.contains(value):
                 raise ConfigError(f"seed point: {name}={value!r} is not a value of its axis ({_words_of(axis)})")
+
+    def enqueue(self, point: Knobs) -> None:
+        """Have this point asked next. Raises ConfigError if it is not a point of the space."""
+        self.check(point)
         self._study.enqueue_trial(dict(point), skip_if_exists=True)
 
     def ask(self, known: Known) -> tuple[int, Knobs] | None:
