@@ -31,8 +31,7 @@ from dflash_sweep.pool import Pool
 from dflash_sweep.preflight import bind_options
 from dflash_sweep.records import Device, EngineSettings, Role, StoredTrial, StudyInfo, TrialSpec
 from dflash_sweep.report import console, rerun_page
-from dflash_sweep.run import _terminate_as_interrupt as terminate_as_interrupt
-from dflash_sweep.run import study_name
+from dflash_sweep.run import study_name, terminate_as_interrupt
 from dflash_sweep.schema import Config, EngineConfig
 from dflash_sweep.seeds import derive
 from dflash_sweep.store import Store, comparability_key
@@ -386,7 +385,7 @@ def _conclude(
     elif config.progress != "json":
         terminal.console().print(console.rendered(document))
     path = rerun_page.write(page, document, (launch_dir / config.report.dir / info.name).resolve())
-    print(path)  # noqa: T201 - the one line of standard output
+    terminal.results(config.progress, [str(path)])
     return _CODES[verdict.outcome]
 
 

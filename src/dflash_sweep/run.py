@@ -63,7 +63,7 @@ def study_name(names: Sequence[str], wanted: str, *, resume: bool) -> tuple[str,
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
+def terminate_as_interrupt() -> Iterator[None]:
     """SIGTERM ends a study like Ctrl-C: servers stopped, results kept."""
 
     def interrupt(_number: int, _frame: object) -> None:
@@ -137,7 +137,7 @@ def _drive(context: Context, view: terminal.View) -> tuple[StudyInfo, int]:
     store, name = context.store, context.settings.study_name
     watcher = EarlyVerdicts(view, lambda: judged(store, name))
     launch_dir = Path(context.provenance["launch_dir"])
-    with view, curated(watcher, store, context.settings, launch_dir) as shown, _terminate_as_interrupt():
+    with view, curated(watcher, store, context.settings, launch_dir) as shown, terminate_as_interrupt():
         try:
             return Driver(replace(context, watcher=shown)).run(), EXIT_OK
         except KeyboardInterrupt:
