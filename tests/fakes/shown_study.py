@@ -48,12 +48,20 @@ class ShownStudy:
         self.store = Store(url)
         self.name, self.folder = name, folder
         self.watcher: Watcher = watcher or Silent()
-        self.study = optuna.create_study(storage=url, study_name=name, direction="maximize")
+        self.study = optuna.create_study(
+            storage=url, study_name=name, direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1)
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             self.study.set_metric_names(["decode_tps"])
         self._runs = 0
         self.save("running")
+
+    def close(self) -> None:
+        """Every connection to the database."""
+        self.store.close()
+        self.study._storage.remove_session()
+        getattr(self.study._storage, "_backend").engine.dispose()  # noqa: B009 - private: a cache around the database
 
     def save(self, status: str, **fields: Any) -> StudyInfo:
         info = StudyInfo(

@@ -15,6 +15,7 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from dflash_sweep.objective import direction
 from dflash_sweep.records import KnobValue, Measurement, StoredTrial, StudyInfo
 
 DEFAULT = "default"
@@ -70,9 +71,11 @@ def ensure_study(
 
     `value_of`: uid → objective; None = no figure. The trials' numbers count the imported rows in their order.
     """
+    directions = [info.direction, *(direction(name) for name in info.objectives[1:])]
     study = optuna.create_study(
-        storage=storage, study_name=info.name, direction=StudyDirection[info.direction.upper()], load_if_exists=True
-    )
+        storage=storage, study_name=info.name, load_if_exists=True,
+        directions=[StudyDirection[word.upper()] for word in directions],
+    )  # fmt: skip
     if info.measurement is not Measurement.IMPORTED:
         return
     there = len(study.get_trials(deepcopy=False))

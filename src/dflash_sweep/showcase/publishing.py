@@ -98,6 +98,7 @@ def _show_trials(side: OptunaSide, material: Material, texts: Texts, store: Stor
         if trial.candidate is not None:
             runs.setdefault(trial.candidate, []).append(trial)
     held, there = side.attributes(), side.numbers()
+    judged = {entry.number: entry.result for entry in material.candidates if len(runs.get(entry.number or 0, ())) > 1}
     for number, ours in runs.items():
         if number not in there:  # somebody has deleted the study on the dashboard: its rows stay in the store
             continue
@@ -109,8 +110,9 @@ def _show_trials(side: OptunaSide, material: Material, texts: Texts, store: Stor
         if not held.has_note(trial_id):
             hanging.put_evidence(side, first, texts, plain_ms=material.plain_ms, folder=evidence)
         note = trial_note(
-            ours, material.study, texts, plain_ms=material.plain_ms, folder=None if evidence is None else str(evidence)
-        )
+            ours, material.study, texts, plain_ms=material.plain_ms, folder=None if evidence is None else str(evidence),
+            judged=judged.get(number),
+        )  # fmt: skip
         side.put_trial_note(number, note, held)
 
 

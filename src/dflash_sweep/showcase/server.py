@@ -30,6 +30,13 @@ _LOCK_TIMEOUT_S = 10.0
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    storage: QuickStorage | None = None
+
+    def server_close(self) -> None:
+        super().server_close()
+        if self.storage is not None:
+            self.storage.remove_session()
+            self.storage.engine.dispose()
 
 
 class _Handler(WSGIRequestHandler):
@@ -67,12 +74,14 @@ def dashboard_server(url: str, folder: Path, *, port: int) -> WSGIServer:
     folder.mkdir(parents=True, exist_ok=True)
     app = OnlyHere(Completed(wsgi(storage, FileSystemArtifactStore(folder)), storage))
     try:
-        return make_server(HOST, port, app, server_class=_Server, handler_class=_Handler)
+        server = make_server(HOST, port, app, server_class=_Server, handler_class=_Handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
             f"--port {port}: cannot be used on {HOST} ({reason}); choose another, or 0 for any free one"
         ) from error
+    server.storage = storage
+    return server
 
 
 def address(server: WSGIServer, study_id: int | None) -> str:

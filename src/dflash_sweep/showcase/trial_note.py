@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_sweep import frames, metrics, standing
-from dflash_sweep.analysis.intervals import mean_interval
+from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.records import Failure, Measurement, Role, StoredTrial, StudyInfo
 from dflash_sweep.report.answer import command_line
 from dflash_sweep.report.document import Block, Code, Document, Heading, Inline, Paragraph, code, em, strong
@@ -39,10 +39,17 @@ def tags(runs: Sequence[StoredTrial], study: StudyInfo) -> tuple[str, ...]:
 
 
 def trial_note(
-    runs: Sequence[StoredTrial], study: StudyInfo, texts: Texts, *, plain_ms: float | None, folder: str | None
+    runs: Sequence[StoredTrial],
+    study: StudyInfo,
+    texts: Texts,
+    *,
+    plain_ms: float | None,
+    folder: str | None,
+    judged: Interval | None = None,
 ) -> str:
     """The note of one candidate. `runs`: all its runs so far, at least one, in the order they were finished; `folder`:
-    where its evidence lies, None = not known."""
+    where its evidence lies, None = not known; `judged`: its result as the report judges it, None = by its runs alone.
+    """
     first, newest = runs[0], runs[-1]
     lang = texts.lang
     marks: list[Inline] = [code(tag) for tag in tags(runs, study)]
@@ -50,7 +57,7 @@ def trial_note(
     axes = [axis.name for axis in study.axes if axis.name in first.knobs]
     blocks: list[Block] = [
         Paragraph(head),
-        *_result(runs, study, lang),
+        *_result(runs, study, lang, judged),
         *_step(newest, plain_ms, lang),
         *_failure(newest.result.failure, texts),
         Heading(words(lang, "setting"), 4),
@@ -68,13 +75,16 @@ def trial_note(
 
 def figure(runs: Sequence[StoredTrial], objective: str) -> tuple[str, str]:
     """The result of some runs of one setting and how many it rests on: "61.2 [60.1, 62.3] tok/s", "4"."""
-    unit = metrics.METRIC[objective].unit if objective in metrics.METRIC else ""
     values = _values(runs, objective)
     if not values:
         return "—", "0"
-    mean = mean_interval(values)
-    ends = "" if mean.low is None else f" {interval(mean.low, mean.high)}"
-    return f"{rate(mean.value)}{ends} {unit}".rstrip(), str(len(values))
+    return _shown(mean_interval(values), objective), str(len(values))
+
+
+def _shown(result: Interval, objective: str) -> str:
+    unit = metrics.METRIC[objective].unit if objective in metrics.METRIC else ""
+    ends = "" if result.low is None else f" {interval(result.low, result.high)}"
+    return f"{rate(result.value)}{ends} {unit}".rstrip()
 
 
 def _values(runs: Sequence[StoredTrial], objective: str) -> list[float]:
@@ -91,15 +101,16 @@ def _value(run: StoredTrial, objective: str) -> float | None:
     return standing.value(run, objective)
 
 
-def _result(runs: Sequence[StoredTrial], study: StudyInfo, lang: str) -> list[Block]:
-    text, count = figure(runs, study.objective)
+def _result(runs: Sequence[StoredTrial], study: StudyInfo, lang: str, judged: Interval | None) -> list[Block]:
+    text, count = figure(runs, study.objective) if judged is None else (_shown(judged, study.objective), str(judged.n))
     if count == "0":
         return [Paragraph(strong(words(lang, "no_value")))]
     basis = words(lang, "one_run") if count == "1" else words(lang, "interval", n=count)
     found: list[Block] = [Paragraph((strong(text), f" ({basis})"))]
     if count != "1":
         found.append(Paragraph(words(lang, "runs", figures=", ".join(map(rate, _values(runs, study.objective))))))
-    return found
+    others = [name for name in study.objectives if name != study.objective]
+    return [*found, *(Paragraph(f"{name}: {figure(runs, name)[0]}") for name in others)]
 
 
 def _step(run: StoredTrial, plain_ms: float | None, lang: str) -> list[Block]:
