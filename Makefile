@@ -9,12 +9,13 @@ READY := $(VENV)/.ready
 # Without cached bytecode every server and every run would compile its libraries again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help study study-cpu study-dflash-cpu test setup check lock lock-check clean
+.PHONY: help study study-cpu study-dflash-cpu dashboard test setup check lock lock-check clean
 
 help:
 	@echo "make study            a finished emulated study in minutes: trials, findings, pictures"
 	@echo "make study-cpu        real measurements with llama.cpp on this CPU"
 	@echo "make study-dflash-cpu real DFlash with a small model on this CPU"
+	@echo "make dashboard        the stored studies in a browser: Optuna's dashboard on this machine (Ctrl-C ends it)"
 	@echo "make test             all tests"
 	@echo "make setup            only sets up .venv"
 	@echo "make check            lint, types and lock"
@@ -49,6 +50,10 @@ study-dflash-cpu: $(READY)
 	  page=$$($(BIN)/python sweep.py +study=$$study); echo "$$page"; pages="$$pages $$page"; \
 	done; \
 	$(BIN)/python -m dflash_sweep.report.does_it_pay $$pages --out reports/does_it_pay
+
+# STUDY=name opens at one study, PORT=0 takes any free port. Ended by Ctrl-C, which is no failure.
+dashboard: $(READY)
+	@$(BIN)/dflash-sweep dashboard $(STUDY) $(if $(PORT),--port $(PORT)) || test $$? -eq 130
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
