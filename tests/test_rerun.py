@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from dflash_sweep import app, originals, rerun, settings, traces
+from dflash_sweep import app, originals, repeating, rerun, settings, traces
 from dflash_sweep.engines import get
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError, TraceError
 from dflash_sweep.exits import EXIT_DIFFERS, EXIT_OK
@@ -278,12 +278,14 @@ def test_a_passing_failure_is_run_again(folder: Path) -> None:
     with opened(folder) as store:
         original = originals.load(store, "ddtree", number, launch_dir=folder)
         found = rerun.plan(original, configured(f"rerun.trial={number}", "cluster=inline"), [], folder)
-        specs = rerun.blocks(original, found, "again", 2, folder)
+        assert found.plain is not None
+        pair = found.spec, found.plain
+        specs = repeating.blocks(pair, "again", 2, run_dir=folder, seed=7, launch_seeds=True)
         info = store.study("ddtree")
         assert info is not None
         store.save_study(replace(info, name="again"))
         pool = _Pool(lost=2)
-        runs = rerun.measure(store, pool, DEVICE, specs, 2, told.append)  # type: ignore[arg-type]
+        runs = repeating.measure(store, pool, DEVICE, specs, 2, told.append)  # type: ignore[arg-type]
     assert len(specs) == len(runs) == 4
     assert [run.attempt for run in runs] == [2, 0, 0, 0]
     assert [trial.uid.rpartition("/")[2] for trial in told[:3]] == ["0", "1", "2"]

@@ -7,14 +7,14 @@ role rerun), so that nothing of the first study's statistics changes. Imports ev
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dflash_sweep import engines, environment, originals, owner, pool, settings, standing, terminal
+from dflash_sweep import engines, environment, originals, owner, pool, repeating, settings, standing, terminal
 from dflash_sweep.analysis import reproduction
 from dflash_sweep.analysis.noise import spreads
 from dflash_sweep.analysis.reproduction import Outcome, Reproduction
@@ -24,25 +24,21 @@ from dflash_sweep.engines import Engine
 from dflash_sweep.errors import ConfigError, StudyFailed
 from dflash_sweep.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNDECIDED
 from dflash_sweep.frames import trial_frame
-from dflash_sweep.jobs import is_final
 from dflash_sweep.metrics import METRIC
 from dflash_sweep.originals import Original
 from dflash_sweep.pool import Pool
 from dflash_sweep.preflight import bind_options
-from dflash_sweep.records import Device, EngineSettings, Role, StoredTrial, StudyInfo, TrialSpec
+from dflash_sweep.records import Device, EngineSettings, StoredTrial, StudyInfo, TrialSpec
 from dflash_sweep.report import console, rerun_page
 from dflash_sweep.run import study_name, terminate_as_interrupt
 from dflash_sweep.schema import Config, EngineConfig
-from dflash_sweep.seeds import derive
-from dflash_sweep.store import Store, comparability_key
+from dflash_sweep.store import Store
 
 _OWN_WORDS = (
     "study=", "study_name=", "rerun.", "storage=", "storage.", "cluster=", "cluster.", "report=", "report.",
     "progress=", "verbose=", "hydra.", "engine.", "trace.path=",
 )  # fmt: skip
 """What a command line may say beside the trial; everything else is taken from the store."""
-
-_POLL_S = 1.0
 
 _CODES = {
     Outcome.REPRODUCED: EXIT_OK,
@@ -76,6 +72,14 @@ def check_words(overrides: Sequence[str]) -> None:
                 f"{word}: a rerun takes what it measures from the store; it takes engine.* (but the name), trace.path, "
                 "storage, cluster, report, progress, verbose and rerun.*"
             )
+
+
+def margin_share(config: Config) -> float | None:
+    """`rerun.margin` as a share; None = from the noise. Raises ConfigError."""
+    percent = config.rerun.margin
+    if percent is not None and not 0 < percent <= 100:
+        raise ConfigError(f"rerun.margin={percent:g}: must be more than 0 and at most 100 (percent)")
+    return None if percent is None else percent / 100
 
 
 def changed_engine(stored: EngineSettings, config: EngineConfig, overrides: Sequence[str]) -> EngineConfig:
@@ -134,84 +138,6 @@ def _refuse(original: Original, engine: Engine, found: Sequence[Difference], *, 
             f"{original.name} would not be the same measurement: {words(refused)}; restore it, or measure it all the "
             "same with rerun.force=true (dflash-sweep rerun … --force): the result is then marked"
         )
-
-
-# ---------------------------------------------------------------- measuring
-
-
-def blocks(original: Original, found: Plan, name: str, repeats: int, run_dir: Path) -> list[TrialSpec]:
-    """`repeats` blocks of the trial and plain decoding, each block in an order of its own, ready to be sent."""
-    rng = random.Random(derive(original.info.seed, "order", name))
-    seeded = any(option.name == "launch_seed" for option in found.engine.options)
-    specs = []
-    for repeat in range(repeats):
-        row = [found.spec] if found.plain is None else [found.spec, found.plain]
-        rng.shuffle(row)
-        for spec in row:
-            uid = f"{name}/{Role.RERUN}/{_who(spec)}/{repeat}/0"
-            seed = {"launch_seed": derive(original.info.seed, "launch", uid)} if seeded else {}
-            specs.append(
-                replace(
-                    spec,
-                    uid=uid,
-                    study=name,
-                    role=Role.RERUN,
-                    repeat=repeat,
-                    attempt=0,
-                    own_server=True,
-                    prune=(),
-                    engine=replace(spec.engine, options={**spec.engine.options, **seed}),
-                    evidence_dir=str(run_dir / "trials" / uid.partition("/")[2]),
-                )
-            )
-    return specs
-
-
-def _who(spec: TrialSpec) -> str:
-    if not spec.speculative:
-        return "plain"
-    return "default" if spec.candidate is None else str(spec.candidate)
-
-
-def _again(spec: TrialSpec) -> TrialSpec:
-    """The next attempt of the same run."""
-    attempt = spec.attempt + 1
-    uid, folder = spec.uid.rpartition("/")[0], str(Path(spec.evidence_dir).parent)
-    return replace(spec, attempt=attempt, uid=f"{uid}/{attempt}", evidence_dir=f"{folder}/{attempt}")
-
-
-def measure(
-    store: Store,
-    workers: Pool,
-    device: Device,
-    specs: Sequence[TrialSpec],
-    retries: int,
-    tell: Callable[[StoredTrial], None],
-) -> tuple[StoredTrial, ...]:
-    """Run the specs one after another on one device; each result is stored before anything learns of it.
-
-    A run that failed for a passing reason is made again, `retries` times at most. Gives the final runs. Raises
-    StudyFailed where a result cannot be read.
-    """
-    done = []
-    for planned in specs:
-        spec = planned
-        while True:
-            store.begin(spec, owner.current(), comparability_key(spec, device.name))
-            workers.submit(spec, on=device)
-            while not (results := workers.wait(_POLL_S)):
-                pass
-            result = results[0]
-            store.finish(result, comparability_key(spec, result.device.name))
-            trial = store.trial(result.uid)
-            tell(trial)
-            if result.failure is not None and result.failure.kind.is_our_fault:
-                raise StudyFailed(f"a result of {trial.uid} could not be read: {result.failure.message}")
-            if is_final(trial, retries):
-                done.append(trial)
-                break
-            spec = _again(spec)
-    return tuple(done)
 
 
 # ---------------------------------------------------------------- judging
@@ -288,8 +214,7 @@ def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_di
     """Rerun one trial: checks, runs, judgement, page. Gives the exit code. Raises ConfigError before anything runs."""
     check_words(overrides)
     options = config.rerun
-    if options.margin is not None and not 0 < options.margin <= 100:
-        raise ConfigError(f"rerun.margin={options.margin:g}: must be more than 0 and at most 100 (percent)")
+    margin_share(config)
     assert options.trial is not None, "a rerun of one trial was asked for"
     with Store(settings.absolute_url(config.storage.url, launch_dir), create=False) as store:
         trace = config.trace.path if any(word.lstrip("+").startswith("trace.path=") for word in overrides) else None
@@ -306,10 +231,17 @@ def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_di
         with pool.make(config.cluster.kind, found.devices, address=config.cluster.address) as workers:
             found = _on_device(original, found, workers, force=options.force)
             store.save_study(info)
-            specs = blocks(original, found, name, options.repeats, run_dir)
+            specs = repeating.blocks(
+                (found.spec,) if found.plain is None else (found.spec, found.plain),
+                name,
+                options.repeats,
+                run_dir=run_dir,
+                seed=original.info.seed,
+                launch_seeds=any(option.name == "launch_seed" for option in found.engine.options),
+            )
             try:
                 with terminate_as_interrupt():
-                    runs = measure(
+                    runs = repeating.measure(
                         store, workers, found.device or workers.devices[0], specs, _retries(original), say.run
                     )
             except (KeyboardInterrupt, StudyFailed) as error:
@@ -366,8 +298,7 @@ def _conclude(
     config: Config,
     launch_dir: Path,
 ) -> int:
-    margin = None if config.rerun.margin is None else config.rerun.margin / 100
-    verdict = judged(original, runs, margin)
+    verdict = judged(original, runs, margin_share(config))
     told = {**info.provenance["rerun"], "outcome": str(verdict.outcome), "statement": verdict.statement}
     info = replace(info, status="finished", finished_utc=_now(), provenance={**info.provenance, "rerun": told})
     store.save_study(info)
@@ -385,8 +316,14 @@ def _conclude(
     elif config.progress != "json":
         terminal.console().print(console.rendered(document))
     path = rerun_page.write(page, document, (launch_dir / config.report.dir / info.name).resolve())
+    code = _CODES[verdict.outcome]
+    if config.progress == "json":
+        failed = sum(run.result.failure is not None for run in runs)
+        terminal.write_end(
+            sys.stdout, info.name, code, findings=str(path), status=info.status, runs=len(runs), failed=failed
+        )
     terminal.results(config.progress, [str(path)])
-    return _CODES[verdict.outcome]
+    return code
 
 
 def _ended(store: Store, info: StudyInfo, error: BaseException, say: _Sayer) -> int:

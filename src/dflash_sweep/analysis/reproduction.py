@@ -185,6 +185,7 @@ def judge(
     plain_spread: Spread | None = None,
     margin: float | None = None,
     unit: str = "",
+    least_now: int = 2,
 ) -> Reproduction:
     """Judge a rerun: the setting's runs then and now, and plain decoding's beside them.
 
@@ -192,8 +193,9 @@ def judge(
     machine: if plain decoding is shown to have moved by what matters, the figure has *drifted* with it unless the
     setting moved apart from it. Else *reproduced* if the change is proven smaller than the margin; *not reproduced* if
     its 95 % interval lies wholly beyond the margin; *drifted* if it is shown but not that large; else *inconclusive*.
+    Fewer than `least_now` new runs are not judged (nor is one where nothing tells the noise).
     """
-    if not then or len(now) < 2:
+    if not then or len(now) < least_now or (spread is None and len(then) + len(now) < 3):
         why = "the stored trial has no figure" if not then else f"only {len(now)} of the new runs gave a figure"
         return Reproduction(
             outcome=Outcome.INCONCLUSIVE,
@@ -202,7 +204,7 @@ def judge(
             now=_mean(now),
             n_then=len(then),
             n_now=len(now),
-            more_repeats=None if not then else 2 - len(now),
+            more_repeats=None if not then else max(1, 2 - len(now)),
         )
     change = compare(then, now, spread)
     plain = compare(plain_then, plain_now, plain_spread) if plain_then and plain_now else None
