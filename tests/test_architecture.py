@@ -21,7 +21,7 @@ HOMES = {
     "plotly": {"showcase"},
     "sqlalchemy": {"store", "tables", "migrations", "lease", "raw_rows", "optuna_rows", "upgrades"},
     "hydra": {"app", "space"},
-    "omegaconf": {"app", "schema", "settings", "run", "comparison"},
+    "omegaconf": {"app", "schema", "settings", "run", "comparison", "rerun_study"},
     "httpx": {"client", "recorder", "agent"},
     "matplotlib": {"report"},
 }

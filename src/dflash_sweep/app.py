@@ -192,8 +192,12 @@ def _start(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
         from hydra.core.hydra_config import HydraConfig
 
         from dflash_sweep.rerun import run_rerun
+        from dflash_sweep.rerun_study import run_study_again
 
-        return run_rerun(settings.merge(cfg), HydraConfig.get().overrides.task, launch_dir, run_dir)
+        words = HydraConfig.get().overrides.task
+        if cfg.rerun.trial is None:
+            return run_study_again(cfg, words, launch_dir, run_dir)
+        return run_rerun(settings.merge(cfg), words, launch_dir, run_dir)
     if cfg.compare:
         from dflash_sweep.comparison import run_comparison
 
