@@ -31,12 +31,12 @@ def check(policy: ReplayPolicy) -> None:
     """Raises ConfigError if these arms cannot be played."""
     for arm in policy.arms:
         if arm not in ARMS:
-            raise ConfigError(f"policy.arms={list(policy.arms)}: {arm!r} is not known; allowed: {', '.join(ARMS)}")
+            raise ConfigError(f"replay.arms={list(policy.arms)}: {arm!r} is not known; allowed: {', '.join(ARMS)}")
     if not policy.arms or len(set(policy.arms)) < len(policy.arms):
-        raise ConfigError(f"policy.arms={list(policy.arms)} is not allowed: it takes one arm or several different ones")
+        raise ConfigError(f"replay.arms={list(policy.arms)} is not allowed: it takes one arm or several different ones")
     if len(policy.arms) > 1 and policy.mode != "teacher_forced":
         raise ConfigError(
-            f"policy.arms={list(policy.arms)} is not allowed with policy.mode={policy.mode}: only recorded histories "
+            f"replay.arms={list(policy.arms)} is not allowed with replay.mode={policy.mode}: only recorded histories "
             "are the same in every arm"
         )
 
@@ -46,7 +46,7 @@ def check_trace(policy: ReplayPolicy, turns: Sequence[Turn]) -> None:
     for arm in policy.arms[1:]:
         if not any(asked(turn, policy, arm) for turn in turns):
             raise ConfigError(
-                f"policy.arms: no turn of this trace is asked differently in {arm} than in {policy.arms[0]}: it brings "
+                f"replay.arms: no turn of this trace is asked differently in {arm} than in {policy.arms[0]}: it brings "
                 "no tools (or replay.tools=false leaves them out), and the policy no grammar"
             )
 

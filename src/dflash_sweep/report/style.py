@@ -20,6 +20,7 @@ from matplotlib import font_manager
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
@@ -40,6 +41,8 @@ Legend: TypeAlias = list[tuple[Artist, str]]
 
 WIDTH_IN = 8.0
 PNG_DPI = 160
+SVG_DPI = 100
+"""Of pictures inside; letters and lines have no resolution."""
 _SIDE_IN = 0.12
 _FOOTER_IN = 0.34
 _LEGEND_ROW_IN = 0.24
@@ -265,5 +268,10 @@ def rendered(figure: Figure, file_format: str) -> bytes:
         figure.set_layout_engine("none")
     buffer = io.BytesIO()
     metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}[file_format]
-    figure.savefig(buffer, format=file_format, dpi=PNG_DPI if file_format == "png" else 100, metadata=metadata)
+    # not by savefig, which draws everything once more, unseen, to lay it out
+    figure.dpi = PNG_DPI if file_format == "png" else SVG_DPI
+    if file_format == "png":
+        FigureCanvasAgg(figure).print_png(buffer, metadata=metadata)  # type: ignore[no-untyped-call]
+    else:
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=metadata)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
