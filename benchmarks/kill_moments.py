@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import os
 import random
@@ -50,11 +51,11 @@ from dflash_sweep.tables import TrialRow
 from dflash_sweep.watcher import Silent
 
 KINDS = ("driver", "machine", "worker", "server")
-CANDIDATES, RETRIES = 5, 2
+RETRIES = 2
 OVERRIDES = (
-    "+study=ddtree", "trace=agent_short", "sampler=random", f"n_trials={CANDIDATES}", "engine.options.noise=0",
-    "protocol.gate=false", "protocol.baseline_repeats=2", "protocol.default_repeats=1", "protocol.half_width=null",
-    "protocol.confirm_top=2", "protocol.confirm_blocks=1", "protocol.canary_every=3", f"protocol.retries={RETRIES}",
+    "+study=ddtree", "trace=agent_short", "sampler=random", "engine.options.noise=0",
+    "protocol.gate=false", "protocol.baseline_repeats=1", "protocol.default_repeats=1", "protocol.half_width=null",
+    "protocol.confirm_top=1", "protocol.confirm_blocks=1", "protocol.canary_every=2", f"protocol.retries={RETRIES}",
 )  # fmt: skip
 CHOSEN_BY_VALUE = (Role.CONFIRM, Role.CONTROL)
 """Whom the confirm phase runs depends on who had a value: a crashed candidate is not confirmed."""
@@ -78,11 +79,14 @@ class Tally:
 class Place:
     """A folder with a database in which studies of this benchmark run."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
-        self.folder, self.url, self.workers = folder, f"sqlite:///{folder / 'studies.db'}", workers
+    def __init__(self, folder: Path, workers: int, candidates: int) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.url = folder, f"sqlite:///{folder / 'studies.db'}"
+        self.workers, self.candidates = workers, candidates
 
     def context(self, name: str, store: Store, workers: pool.Pool | None = None) -> Context:
-        words = [*OVERRIDES, f"study_name={name}", f"storage.url={self.url}", f"cluster.workers={self.workers}"]
+        own = {"study_name": name, "storage.url": self.url, "n_trials": self.candidates}
+        words = [*OVERRIDES, *(f"{key}={value}" for key, value in own.items()), f"cluster.workers={self.workers}"]
         cfg = app.compose_overrides(app.normalise(words))
         chosen = settings.build(
             cfg, launch_dir=self.folder, run_dir=self.folder / "sweeps" / name, sampling_seed=derive(7, "sampling")
@@ -277,20 +281,27 @@ def undisturbed(place: Place, name: str, workers: pool.Pool | None) -> tuple[dic
         place.play(name, workers)
     took_s = time.monotonic() - began
     expected = {key: ended[0].knobs for key, ended in final_runs(place.rows(name)).items()}
-    if len({key for key in expected if key[0] == str(Role.SEARCH)}) != CANDIDATES:
-        raise SystemExit(f"the undisturbed study has not {CANDIDATES} candidates: see {place.folder}")
+    if len({key for key in expected if key[0] == str(Role.SEARCH)}) != place.candidates:
+        raise SystemExit(f"the undisturbed study has not {place.candidates} candidates: see {place.folder}")
     return expected, took_s
 
 
-def disturbed(place: Place, what: str, moments: int, seed: int, workers: pool.Pool | None) -> Tally:
+def disturbed(
+    place: Place, what: str, moments: int, seed: int, workers: pool.Pool | None, minutes: float = math.inf
+) -> Tally:
+    """As many studies as there are moments, or as the time allows."""
     tally, rng = Tally(), random.Random(f"{seed}/{what}")
     expected, first_s = undisturbed(place, f"{what}-whole", workers)
-    again, second_s = undisturbed(place, f"{what}-again", workers)
-    whole_s = min(first_s, second_s)
-    if again != expected:
-        raise SystemExit(f"two undisturbed studies differ: see {place.folder}")
+    whole_s = first_s
+    if moments > 1:  # the first one reads everything from the disk
+        again, second_s = undisturbed(place, f"{what}-again", workers)
+        whole_s = min(first_s, second_s)
+        if again != expected:
+            raise SystemExit(f"two undisturbed studies differ: see {place.folder}")
     began = time.monotonic()
     for number in range(moments):
+        if time.monotonic() - began > 60 * minutes:
+            break
         name, moment_s = f"{what}-{number}", rng.uniform(0.0, 0.97 * whole_s)
         if workers is None:
             kill_driver(place, name, moment_s, tally, reboot=what == "machine")
@@ -311,6 +322,8 @@ def disturbed(place: Place, what: str, moments: int, seed: int, workers: pool.Po
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moments", type=int, default=50)
+    parser.add_argument("--trials", type=int, default=3, help="candidates of each study")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no further study of a kind after this time")
     parser.add_argument("--who", default=",".join(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder to work in, kept afterwards")
@@ -325,14 +338,13 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["TMPDIR"], tempfile.tempdir = str(own), str(own)
         tallies: dict[str, Tally] = {}
         for kind in (kind for kind in kinds if kind in ("driver", "machine")):
-            (folder / kind).mkdir(exist_ok=True)
-            tallies[kind] = shown(kind, disturbed(Place(folder / kind, 1), kind, given.moments, given.seed, None))
+            place = Place(folder / kind, 1, given.trials)
+            tallies[kind] = shown(kind, disturbed(place, kind, given.moments, given.seed, None, given.minutes))
         if rest := [kind for kind in kinds if kind in ("worker", "server")]:
-            (folder / "beside").mkdir(exist_ok=True)
-            place = Place(folder / "beside", 2)
+            place = Place(folder / "beside", 2, given.trials)
             workers = stack.enter_context(crew(place))
             for kind in rest:
-                tallies[kind] = shown(kind, disturbed(place, kind, given.moments, given.seed, workers))
+                tallies[kind] = shown(kind, disturbed(place, kind, given.moments, given.seed, workers, given.minutes))
     return 1 if any(tally.wrong for tally in tallies.values()) else 0
 
 
