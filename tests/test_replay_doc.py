@@ -8,6 +8,7 @@ from typing import Any
 
 from dflash_sweep.live_history import NO_RESULT
 from dflash_sweep.records import ReplayPolicy
+from dflash_sweep.schema import ReplayConfig
 
 DOC = (Path(__file__).parent.parent / "docs" / "replay.md").read_text(encoding="utf-8")
 
@@ -21,5 +22,7 @@ def _shown(default: Any) -> str:
 def test_every_field_with_its_default() -> None:
     rows = [line.split("|")[1:3] for line in DOC.splitlines() if line.startswith("| `")]
     shown = {name.strip().strip("`"): default.strip() for name, default in rows}
-    assert shown == {field.name: _shown(field.default) for field in fields(ReplayPolicy)}
+    defaults = {field.name: field.default for field in fields(ReplayPolicy)}
+    defaults["fresh_server"] = ReplayConfig().fresh_server  # records of older programs had no sharing
+    assert shown == {name: _shown(default) for name, default in defaults.items()}
     assert NO_RESULT in " ".join(DOC.split())
