@@ -339,6 +339,8 @@ def _more_words(found: Reproduction) -> str:
 def _plain_words(found: Reproduction) -> str:
     if found.plain is None:
         return " No baseline was measured beside it."
+    if (found.then, found.now) == (found.plain_then, found.plain_now):
+        return ""  # it is the baseline
     moved = change_words(found.plain.interval)
     if not found.plain_moved:
         return f" Plain decoding did not move ({moved})."
