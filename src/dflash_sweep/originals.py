@@ -155,6 +155,9 @@ def _places(wanted: TraceHeader, info: StudyInfo, launch_dir: Path, given: str |
     if given is not None:
         yield launch_dir / given if (launch_dir / given).is_file() else given
         return
+    unpacked = info.provenance.get("traces")
+    if isinstance(unpacked, dict) and (found := unpacked.get(wanted.sha256)):
+        yield str(found)  # came with an archive
     if found := info.provenance.get("trace_path"):
         yield str(found)
     for named in (_section(info, "trace").get("path"), _section(info, "protocol").get("held_out")):
