@@ -60,3 +60,14 @@ def test_a_candidate_without_one_of_the_objectives_is_no_finalist() -> None:
     unknown = replace(run(0, 100), result=replace(run(0, 100).result, telemetry=TelemetrySummary()))
     assert finalists([unknown, run(1, 90)], "decode_tps", "joules_per_token") == [1]
     assert finalists([unknown, run(1, 90)], "decode_tps") == [0, 1]
+
+
+def test_candidates_of_a_slower_card_are_measured_by_the_best_of_that_card() -> None:
+    def on(trial: StoredTrial, name: str) -> StoredTrial:
+        device = replace(trial.result.device, name=name)
+        return replace(trial, result=replace(trial.result, device=device))
+
+    # the big card: 100, 90; the small one: 50, 48: each as shares of their best 1.0, 0.9 and 1.0, 0.96
+    trials = [on(run(0, 100), "big"), on(run(1, 90), "big"), on(run(2, 50), "small"), on(run(3, 48), "small")]
+    assert finalists(trials, count=3) == [0, 2, 3]
+    assert finalists([run(0, 100), run(1, 90), run(2, 50)], count=3) == [0, 1]  # one kind of card: 50 is hopeless

@@ -61,9 +61,12 @@ def finalists(
     ineligible: Collection[int] = (),
 ) -> dict[int, Knobs]:
     """Who is measured again: the best candidates of the search by the first objective, none of them hopeless, and of
-    several objectives as many again from the front; equal servers appear once. Who is `ineligible` never does."""
+    several objectives as many again from the front; equal servers appear once. Who is `ineligible` never does.
+
+    Candidates measured on devices of several names are each compared with the best of their own device.
+    """
     found = {trial.candidate: trial for trial in trials if _may_be_finalist(trial, objectives, ineligible)}
-    points = {number: _values(trial, objectives) for number, trial in found.items() if number is not None}
+    points = _within_devices({number: trial for number, trial in found.items() if number is not None}, objectives)
     lead = sign(objectives[0])
     order = sorted(points, key=lambda number: (lead * points[number][0], -number), reverse=True)
     top = points[order[0]][0] if order else 0.0
@@ -79,6 +82,25 @@ def _may_be_finalist(trial: StoredTrial, objectives: Sequence[str], ineligible: 
     if trial.role is not Role.SEARCH or trial.candidate is None or trial.candidate in ineligible:
         return False
     return all(value(trial, name) is not None for name in objectives)
+
+
+def _within_devices(found: Mapping[int, StoredTrial], objectives: Sequence[str]) -> dict[int, tuple[float, ...]]:
+    """Candidate → its values; where there are several names of devices, as shares of the best on the same one."""
+    points = {number: _values(trial, objectives) for number, trial in found.items()}
+    devices = {number: trial.result.device.name for number, trial in found.items()}
+    if len(set(devices.values())) < 2:
+        return points
+    best = {
+        name: [
+            max((points[number][place] for number in points if devices[number] == name), key=lambda v: sign(goal) * v)
+            for place, goal in enumerate(objectives)
+        ]
+        for name in devices.values()
+    }
+    return {
+        number: tuple(own / most if most else own for own, most in zip(values, best[devices[number]], strict=True))
+        for number, values in points.items()
+    }
 
 
 def _values(trial: StoredTrial, objectives: Sequence[str]) -> tuple[float, ...]:
