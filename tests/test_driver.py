@@ -1,0 +1,327 @@
+"""The course of whole studies: phases alone, budgets, constraints, held-out turns, seeds and what must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dflash_sweep.analysis.intervals import log_mean_interval
+from dflash_sweep.errors import ConfigError, StorageError, StudyFailed
+from dflash_sweep.records import Role, TrialSpec
+from dflash_sweep.store import Store
+from fakes.studying import Bench, Says
+
+
+def by_budget(spec: TrialSpec) -> Says:
+    """Plain decoding at 50 tok/s; speculation faster with the tree's budget, and hungrier."""
+    if not spec.speculative:
+        return Says(tps=50.0 + 0.1 * spec.repeat, telemetry={"energy_j": 300.0, "peak_memory_mib": 10_000.0})
+    budget = float(str(spec.knobs.get("budget") or 22))
+    energy, memory = 300.0 * budget / 10, 10_000 + 100 * budget
+    return Says(tps=60 + budget + 0.1 * spec.repeat, telemetry={"energy_j": energy, "peak_memory_mib": memory})
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., Bench]:
+    return lambda measure=by_budget: Bench(tmp_path, measure)
+
+
+ONE_AXIS = ("~space.target_feat_ctx", "~space.proposal_temp", "~space.top_k", "~space.chain_seed",
+            "~space.cache_type_k", "~space.cache_type_v", "seed_points=[{budget: 22}]")  # fmt: skip
+
+
+def confirmed(bench: Bench, name: str = "s") -> set[int]:
+    return {
+        trial.candidate for trial in bench.trials(name) if trial.role is Role.CONFIRM and trial.candidate is not None
+    }
+
+
+# ---------------------------------------------------------------- phases
+
+
+def test_each_phase_can_be_played_alone(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    info = one.drive("phases=[calibrate]")
+    assert one.roles() == [Role.BASELINE, Role.BASELINE, Role.CALIBRATE]
+    assert info.stop_reason == "only these phases were asked for: calibrate"
+    one.drive("phases=[gate]", "protocol.gate=true")
+    assert len(one.trials()) == 3
+    one.drive("phases=[search]", *ONE_AXIS)
+    assert one.roles()[3:] == [Role.SEARCH] * 4
+    info = one.drive("phases=[confirm]", *ONE_AXIS)
+    assert set(one.roles()[7:]) == {Role.CONFIRM}
+    assert info.confirmed_candidate is not None
+    again = one.drive("phases=[gate]", "protocol.gate=true", *ONE_AXIS)
+    assert again.confirmed_candidate == info.confirmed_candidate  # what was concluded stays
+
+
+@pytest.mark.parametrize(("phase", "needed"), [("gate", "calibrate"), ("search", "calibrate"), ("confirm", "search")])
+def test_a_phase_without_its_inputs_starts_and_writes_nothing(
+    bench: Callable[..., Bench], phase: str, needed: str
+) -> None:
+    one = bench()
+    with pytest.raises(StorageError, match=f"phases={phase}: study 's' has no measurement .*; play {needed} first"):
+        one.drive(f"phases=[{phase}]", "protocol.gate=true")
+    assert one.specs == []
+    with Store(f"sqlite:///{one.folder / 'studies.db'}") as store:
+        assert store.study("s") is None
+
+
+def test_a_whole_study_and_its_parts_come_to_the_same(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    parts = bench()
+    for phase in ("calibrate", "search", "confirm"):
+        parts.drive(f"phases=[{phase}]")
+    (tmp_path / "whole").mkdir()
+    whole = Bench(tmp_path / "whole", by_budget)
+    whole.drive()
+    assert [trial.uid for trial in parts.trials()] == [trial.uid for trial in whole.trials()]
+
+
+# ---------------------------------------------------------------- objectives and constraints
+
+
+def test_several_objectives_confirm_the_front_as_well(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    info = one.drive(*ONE_AXIS, "n_trials=7", "objective=[decode_tps,joules_per_token]", "sampler=nsga2",
+                     "protocol.confirm_top=1")  # fmt: skip
+    budgets = {trial.candidate: trial.knobs["budget"] for trial in one.trials() if trial.role is Role.SEARCH}
+    assert sorted(budgets.values(), key=str) == [12, 16, 22, 28, 32, 40, 8]
+    # every budget is on the front: faster costs more. The fastest and, from the front, the most frugal are measured.
+    assert {budgets[number] for number in confirmed(one)} == {40, 8}
+    assert (info.objective, info.objectives) == ("decode_tps", ("decode_tps", "joules_per_token"))
+    assert info.confirmed_candidate is not None
+    assert budgets[info.confirmed_candidate] == 40  # the first objective decides
+
+
+def test_who_breaks_a_limit_is_never_confirmed(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    info = one.drive(*ONE_AXIS, "n_trials=7", "constraints.vram_mib=<= 12500")  # a budget of 25 at most
+    budgets = {trial.candidate: trial.knobs["budget"] for trial in one.trials() if trial.role is Role.SEARCH}
+    assert {budgets[number] for number in confirmed(one)} == {22, 16}
+    assert info.confirmed_candidate is not None
+    assert budgets[info.confirmed_candidate] == 22
+
+
+def test_a_study_in_which_nobody_keeps_the_limits_says_so(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    info = one.drive("constraints.vram_mib=<= 10000")
+    assert Role.CONFIRM not in one.roles()
+    assert info.confirmed_candidate is None
+    assert info.stop_reason is not None
+    assert "No candidate keeps all constraints; candidate 0" in info.stop_reason
+    assert "MiB, must be <= 10000 MiB" in info.stop_reason
+
+
+def test_a_winner_that_breaks_a_limit_only_when_confirmed_is_none(bench: Callable[..., Bench]) -> None:
+    def warms_up(spec: TrialSpec) -> Says:
+        says = by_budget(spec)
+        hot = spec.role is Role.CONFIRM and spec.knobs.get("budget") == 40
+        return Says(tps=says.tps, telemetry={"max_temperature_c": 90.0 if hot else 70.0})
+
+    one = bench(warms_up)
+    info = one.drive(*ONE_AXIS, "n_trials=7", "constraints.max_temperature_c=<= 83")
+    budgets = {trial.candidate: trial.knobs["budget"] for trial in one.trials() if trial.role is Role.SEARCH}
+    assert {budgets[number] for number in confirmed(one)} == {40, 32}
+    assert info.confirmed_candidate is not None
+    assert budgets[info.confirmed_candidate] == 32
+
+
+def test_a_limit_that_nothing_tells_ends_the_study_before_the_search(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    with pytest.raises(StudyFailed, match=r"constraints\.max_temperature_c cannot be known here: Test card does not"):
+        one.drive("constraints.max_temperature_c=<= 83")
+    assert one.roles() == [Role.BASELINE] * 2
+
+
+def test_an_objective_that_nothing_tells_ends_the_study_with_the_reason(bench: Callable[..., Bench]) -> None:
+    one = bench(lambda spec: Says())
+    said = "plain decoding could not be measured: joules_per_token is not known: Test card does not tell its power"
+    with pytest.raises(StudyFailed, match=said):
+        one.drive("objective=joules_per_token")
+
+
+@pytest.mark.parametrize("key", ["objective=ttft_ms", "constraints.ttft_ms=<= 500"])
+def test_the_clients_times_are_refused_where_the_servers_clock_is_virtual(
+    bench: Callable[..., Bench], key: str
+) -> None:
+    one = bench()
+    with pytest.raises(ConfigError, match="the client's times are real, this server's clock is virtual"):
+        one.drive(key)
+    assert one.specs == []
+
+
+def test_texts_that_differ_bar_a_setting_only_under_the_limit_and_are_named_without(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    def other_text(spec: TrialSpec) -> Says:
+        says = by_budget(spec)
+        return Says(tps=says.tps, text="other" if spec.knobs.get("budget") == 40 and spec.speculative else "same")
+
+    free = bench(other_text)
+    with free.context(*ONE_AXIS, "n_trials=7") as context:
+        from dflash_sweep.driver import Driver
+
+        info = Driver(context).run()
+        statement = context.watcher.said[-1]  # type: ignore[attr-defined]
+    assert info.confirmed_candidate is not None
+    assert f"Candidate {info.confirmed_candidate} is not bit-equal to plain decoding: 9 of 9 turns" in statement
+
+    (tmp_path / "exact").mkdir()
+    exact = Bench(tmp_path / "exact", other_text)
+    info = exact.drive(*ONE_AXIS, "n_trials=7", "constraints.bit_equal=true")
+    budgets = {trial.candidate: trial.knobs["budget"] for trial in exact.trials() if trial.role is Role.SEARCH}
+    assert budgets[info.confirmed_candidate] == 32
+
+
+# ---------------------------------------------------------------- repeats, budgets
+
+
+def test_calibration_goes_on_until_a_mean_is_known(bench: Callable[..., Bench]) -> None:
+    """Runs of 50 and 60 tok/s in turn: the interval's half width falls under 15 % at some count, not before."""
+    one = bench(lambda spec: Says(tps=50.0 + 10 * (spec.repeat % 2)))
+    one.drive("phases=[calibrate]", "protocol.half_width=0.15", "protocol.max_repeats=9")
+    count = one.roles().count(Role.BASELINE)
+    values = [50.0 + 10 * (place % 2) for place in range(count)]
+
+    def half(numbers: list[float]) -> float:
+        found = log_mean_interval(numbers)
+        assert found.low is not None
+        assert found.high is not None
+        return (found.high - found.low) / 2 / found.value
+
+    assert half(values) <= 0.15 < half(values[:-1])
+    assert one.roles().count(Role.CALIBRATE) == count
+
+
+def test_calibration_never_makes_more_than_its_most(bench: Callable[..., Bench]) -> None:
+    one = bench(lambda spec: Says(tps=50.0 + 40 * (spec.repeat % 2)))
+    one.drive("phases=[calibrate]", "protocol.half_width=0.01", "protocol.max_repeats=4", "protocol.default_repeats=0")
+    assert one.roles() == [Role.BASELINE] * 4
+
+
+def an_hour_each(spec: TrialSpec) -> Says:
+    """Trials that a stored study says took an hour each, one after another."""
+    hour = an_hour_each.calls  # type: ignore[attr-defined]
+    an_hour_each.calls += 1  # type: ignore[attr-defined]
+    return Says(tps=by_budget(spec).tps, wall_s=3600.0, started_utc=f"2026-01-01T{hour:02d}:00:00+00:00")
+
+
+def test_a_budget_counts_what_earlier_drivers_spent(bench: Callable[..., Bench]) -> None:
+    an_hour_each.calls = 0  # type: ignore[attr-defined]
+    one = bench(an_hour_each)
+    one.drive("phases=[calibrate]")  # three hours by its rows
+    info = one.drive("budget.hours=2")
+    assert one.roles()[3:] == []
+    assert info.stop_reason == "the budget of 2 h is spent"
+    info = one.drive("budget.money=5", "budget.price_per_hour=2")
+    assert info.stop_reason == "the budget of 5 in money is spent (1 device(s) at 2 an hour for 2.5 h)"
+    info = one.drive("budget.money=50", "budget.price_per_hour=2", "phases=[search]")
+    assert one.roles()[3:] == [Role.SEARCH] * 4
+    info = one.drive("budget.hours=6")  # the confirm phase would need more: its blocks are not begun
+    assert Role.CONFIRM not in one.roles()
+    assert info.stop_reason == "the budget of 6 h is spent"
+    info = one.drive("budget.hours=100")
+    assert one.roles().count(Role.CONFIRM) == 2 * 3
+    assert info.stop_reason is None
+
+
+def test_the_search_leaves_the_confirm_phase_its_share(bench: Callable[..., Bench]) -> None:
+    an_hour_each.calls = 0  # type: ignore[attr-defined]
+    one = bench(an_hour_each)
+    one.drive("phases=[calibrate,search]")  # seven hours
+    # 6 more runs of an hour are foreseen for confirming: of a budget of 9 h a third, 3 h, is kept back
+    info = one.drive("budget.hours=9", "n_trials=9")
+    assert one.roles().count(Role.SEARCH) == 4
+    assert one.roles().count(Role.CONFIRM) == 2 * 3
+    assert info.stop_reason == "the budget of 9 h is spent but for what the confirm phase needs"
+
+
+# ---------------------------------------------------------------- held-out turns
+
+
+def test_the_confirm_phase_replays_turns_that_the_search_has_not_seen(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    one.drive("trace=workloads", "protocol.held_out=0.3")
+    turns = {
+        role: {(turn.conversation, turn.index) for spec in one.specs if spec.role is role for turn in spec.trace.turns}
+        for role in (Role.BASELINE, Role.SEARCH, Role.CONFIRM, Role.CONTROL)
+    }
+    assert turns[Role.BASELINE] == turns[Role.SEARCH]
+    assert not turns[Role.SEARCH] & turns[Role.CONFIRM]
+    assert len(turns[Role.SEARCH] | turns[Role.CONFIRM]) == 13
+    keys = {trial.comparability_key for trial in one.trials() if trial.role in (Role.SEARCH, Role.BASELINE)}
+    assert not keys & {trial.comparability_key for trial in one.trials() if trial.role is Role.CONFIRM}
+    plain = [trial for trial in one.trials() if trial.role is Role.CONFIRM and not trial.speculative]
+    assert len(plain) == 2  # plain decoding on the same turns as the finalists
+
+
+# ---------------------------------------------------------------- seeds
+
+
+def test_the_best_of_an_earlier_study_are_tried_first(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    one.drive(*ONE_AXIS, "n_trials=7", "phases=[calibrate,search]", name="earlier")
+    info = one.drive(*ONE_AXIS, "seed_from=[earlier]", "space.budget=choice(8,12,16,22,32)", name="later")
+    asked = [trial.knobs["budget"] for trial in one.trials("later") if trial.role is Role.SEARCH]
+    assert asked[:3] == [22, 32, 16]  # the user's own, then the best that fit: 40 and 28 are not in this space
+    (own, *seeds) = info.provenance["seeds"]
+    assert own["source"] == "seed_points[0]"
+    assert [seed["point"] for seed in seeds] == [{"budget": 32}, {"budget": 16}]
+    best = next(trial for trial in one.trials("earlier") if trial.knobs.get("budget") == 32)
+    assert seeds[0]["trials"] == [best.number]
+    assert seeds[0]["study"] == "earlier"
+
+
+def test_without_seed_points_the_engines_defaults_come_first(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    with one.context("seed_points=[]") as context:
+        defaults = {knob.name: knob.default for knob in context.engine.knobs}
+    axes = [f"space.{name}=choice({other}, {defaults[name]})" for name, other in (("budget", 41), ("top_k", 3))]
+    others = [word for word in ONE_AXIS[:6] if "top_k" not in word]
+    one.drive(*others, *axes, "seed_points=[]", "n_trials=3", "phases=[calibrate,search]", name="d")
+    first = next(trial for trial in one.trials("d") if trial.role is Role.SEARCH)
+    assert {name: first.knobs[name] for name in ("budget", "top_k")} == {
+        name: defaults[name] for name in ("budget", "top_k")
+    }
+
+
+def test_a_seed_study_that_is_not_stored_is_named(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    with pytest.raises(ConfigError, match="seed_from=nope: there is no such study; stored: none"):
+        one.drive("seed_from=[nope]")
+    assert one.specs == []
+
+
+def test_a_seed_point_outside_of_the_space_is_named_before_anything_runs(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    with pytest.raises(ConfigError, match="seed point: budget=23 is not a value of its axis"):
+        one.drive(*ONE_AXIS[:6], "seed_points=[{budget: 23}]")
+    assert one.specs == []
+
+
+# ---------------------------------------------------------------- taking a study up again
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trace=agent", "trace.sha256="),
+        ("replay.max_tokens=32", "replay.max_tokens=32: the stored study 's' has 128"),
+        ("fixed.verifier=fast_batched", "knobs.verifier=fast_batched: the stored study 's' has exact"),
+        ("engine.n_ctx=16384", "engine.n_ctx=16384: the stored study 's' has 32768"),
+        ("objective=[decode_tps,vram_mib]", "objective=decode_tps,vram_mib: the stored study 's' has decode_tps"),
+    ],
+)
+def test_a_stored_study_that_asked_something_else_is_not_gone_on_with(
+    bench: Callable[..., Bench], override: str, said: str
+) -> None:
+    one = bench()
+    one.drive("phases=[calibrate]")
+    before = len(one.specs)
+    with pytest.raises(StorageError) as caught:
+        one.drive(override)
+    assert said in str(caught.value)
+    assert "restore it or choose another study_name" in str(caught.value)
+    assert len(one.specs) == before
