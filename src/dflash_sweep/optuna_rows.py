@@ -5,7 +5,8 @@ Reads never make Optuna's tables; a database without them has no search study.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -26,53 +27,66 @@ def names(store: Store) -> tuple[str, ...]:
     """All search studies in a database."""
     if not inspect(store.engine).has_table(STUDIES_TABLE):
         return ()
-    return tuple(sorted(optuna.get_all_study_names(_storage(store))))
+    with _storage(store) as storage:
+        return tuple(sorted(optuna.get_all_study_names(storage)))
 
 
 def dump(store: Store, name: str) -> dict[str, Any] | None:
     """A search study with all its candidates; None if there is none of this name."""
     if name not in names(store):
         return None
-    study = optuna.load_study(study_name=name, storage=_storage(store))
-    return {
-        "directions": [direction.name.lower() for direction in study.directions],
-        "user_attrs": study.user_attrs,
-        "system_attrs": study._storage.get_study_system_attrs(study._study_id),
-        "trials": [_plain(trial) for trial in study.get_trials(deepcopy=False)],
-    }
+    with _storage(store) as storage:
+        study = optuna.load_study(study_name=name, storage=storage)
+        return {
+            "directions": [direction.name.lower() for direction in study.directions],
+            "user_attrs": study.user_attrs,
+            "system_attrs": storage.get_study_system_attrs(study._study_id),
+            "trials": [_plain(trial) for trial in study.get_trials(deepcopy=False)],
+        }
 
 
 def load(store: Store, name: str, data: Mapping[str, Any]) -> None:
     """Make a search study from `dump`'s data. Raises StorageError if there is one of this name, or the data is none."""
-    made = False
+    if name in names(store):
+        raise StorageError(f"storage.url={store.shown}: there is a search study {name!r} already")
     try:
-        storage = _storage(store)
+        _load(store, name, data)
+    except Exception as error:
+        delete(store, name)
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StorageError(f"the candidates of search study {name!r} cannot be stored: {line}") from error
+
+
+def _load(store: Store, name: str, data: Mapping[str, Any]) -> None:
+    with _storage(store) as storage:
         directions = [StudyDirection[direction.upper()] for direction in data["directions"]]
         study = optuna.create_study(storage=storage, study_name=name, directions=directions)
-        made = True
         for key, value in data["user_attrs"].items():
             study.set_user_attr(key, value)
         for key, value in data["system_attrs"].items():
             storage.set_study_system_attr(study._study_id, key, value)
         for trial in data["trials"]:
             storage.create_new_trial(study._study_id, template_trial=_frozen(trial))
-    except Exception as error:
-        if made:
-            delete(store, name)
-        line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StorageError(f"the candidates of search study {name!r} cannot be stored: {line}") from error
 
 
 def delete(store: Store, name: str) -> None:
     """Remove a search study; nothing happens if there is none."""
     if name in names(store):
-        optuna.delete_study(study_name=name, storage=_storage(store))
+        with _storage(store) as storage:
+            optuna.delete_study(study_name=name, storage=storage)
 
 
-def _storage(store: Store) -> optuna.storages.RDBStorage:
+@contextmanager
+def _storage(store: Store) -> Iterator[optuna.storages.RDBStorage]:
+    """Optuna's way into the database, for the block; it leaves no connection behind."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     options = {"connect_args": {"timeout": 60.0}} if store.url.startswith("sqlite") else {}
-    return optuna.storages.RDBStorage(store.url, engine_kwargs=options)
+    storage = optuna.storages.RDBStorage(store.url, engine_kwargs=options)
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 def _plain(trial: FrozenTrial) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def test_every_row_survives_the_upgrade(url: str, tmp_path: Path) -> None:
     assert found == pytest.approx(stages_ms)
 
 
-def test_it_is_reported_as_before(url: str, tmp_path: Path) -> None:
-    with Store(_old_url(url, tmp_path)) as store:
+def test_it_is_reported_as_before(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{first_schema.unpack(tmp_path)}") as store:
         info, trials = store.study("ddtree"), store.trials("ddtree")
     assert info is not None
     page = report.write(info, trials, tmp_path / "findings", formats=("png",))

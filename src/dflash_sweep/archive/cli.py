@@ -22,6 +22,7 @@ def export_archive(
     keep_names: Annotated[
         bool, typer.Option("--keep-names", help="Keep names of hosts and the path of your home folder")
     ] = False,
+    findings: Annotated[bool, typer.Option(help="Take the report along")] = True,
     overrides: Set = None,
 ) -> None:
     """Write a study with rows, traces, logs, configuration and findings into one file; prints its path.
@@ -40,6 +41,7 @@ def export_archive(
             evidence_bytes=round(evidence_mib * 2**20),
             home=None if keep_names else str(Path.home()),
             launch_dir=Path.cwd(),
+            findings=findings,
         )
     for reason in done.left_out:
         typer.echo(f"left out: {reason}", err=True)

@@ -11,6 +11,7 @@ import json
 import re
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ class Writer:
         self._members: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
+        if self._path.is_dir():
+            raise StorageError(f"{self._path}: cannot be written: it is a folder")
         try:
             self._zip = zipfile.ZipFile(self._draft, "w", zipfile.ZIP_DEFLATED)
         except OSError as error:
@@ -175,7 +178,7 @@ class Reader:
             manifest = json.loads(text)
         except KeyError:
             raise self._refuse(f"is no archive of a study: it has no {MANIFEST}") from None
-        except (ValueError, RecursionError, OSError, zipfile.BadZipFile) as error:
+        except (ValueError, RecursionError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise self._refuse(f"its {MANIFEST} cannot be read ({error})") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise self._refuse("is no archive of a study")
@@ -218,7 +221,7 @@ class Reader:
                         raise self._refuse(f"member {name!r} is larger than its manifest says")
                     digest.update(part)
                     yield part
-        except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             raise self._refuse(f"member {name!r} is damaged ({error})") from error
         if size != expected.size or digest.hexdigest() != expected.sha256:
             raise self._refuse(f"member {name!r} is not the one of its manifest")

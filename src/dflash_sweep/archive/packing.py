@@ -36,12 +36,22 @@ class Exported:
     left_out: tuple[str, ...]
 
 
-def export(store: Store, study: str, out: Path, *, evidence_bytes: int, home: str | None, launch_dir: Path) -> Exported:
+def export(
+    store: Store,
+    study: str,
+    out: Path,
+    *,
+    evidence_bytes: int,
+    home: str | None,
+    launch_dir: Path,
+    findings: bool = True,
+) -> Exported:
     """Write a study to `out`.
 
     `evidence_bytes`: logs and other files of trials up to this size, unpacked; what goes beyond is left out, logs
     first. `home`: the folder that becomes ~ (see `masking`); None = names are kept. `launch_dir`: where relative trace
-    paths begin, if the study does not say. Raises StorageError: no such study, or the file cannot be written.
+    paths begin, if the study does not say. `findings`: whether the report is made and taken along. Raises StorageError:
+    no such study, or the file cannot be written.
     """
     info = originals.study_of(store, study)
     if not out.parent.is_dir():
@@ -59,7 +69,9 @@ def export(store: Store, study: str, out: Path, *, evidence_bytes: int, home: st
         "left_out": packing.left_out,
     }
     with Writer(out, manifest) as writer:
-        packing.write(writer, evidence_bytes)
+        masked = packing.write(writer, evidence_bytes)
+        if findings:
+            packing.write_findings(writer, masked)
         manifest["trials"], manifest["traces"] = packing.trials, packing.trace_files
     return Exported(path=out, trials=packing.trials, members=len(writer.names), left_out=tuple(packing.left_out))
 
@@ -74,7 +86,8 @@ class _Packing:
         self.trace_files: dict[str, str] = {}
         self.trials = 0
 
-    def write(self, writer: Writer, evidence_bytes: int) -> None:
+    def write(self, writer: Writer, evidence_bytes: int) -> StudyInfo:
+        """Everything but the findings; gives the study as the archive has it."""
         info = self._info
         plain: dict[str, Any] = msgspec.to_builtins(info, str_keys=True)
         config, provenance = self._mask.data(plain.pop("config")), self._mask.data(plain.pop("provenance"))
@@ -90,7 +103,7 @@ class _Packing:
             self.left_out.append(f"{running} trial(s) that have not finished")
         self._write_traces(writer)
         self._write_evidence(writer, folders, evidence_bytes)
-        self._write_findings(writer, {**plain, "config": config, "provenance": provenance})
+        return msgspec.convert({**plain, "config": config, "provenance": provenance}, StudyInfo, str_keys=True)
 
     # ------------------------------------------------------------ rows
 
@@ -168,10 +181,9 @@ class _Packing:
 
     # ------------------------------------------------------------ findings
 
-    def _write_findings(self, writer: Writer, plain: Mapping[str, Any]) -> None:
-        """The findings as the masked rows give them."""
-        section = plain["config"].get("report") or {}
-        info = msgspec.convert(dict(plain), StudyInfo, str_keys=True)
+    def write_findings(self, writer: Writer, info: StudyInfo) -> None:
+        """The findings as the masked rows give them, in the study's own language."""
+        section = info.config.get("report") or {}
         with tempfile.TemporaryDirectory(prefix="dflash-sweep-") as name:
             folder = Path(name)
             with Store(f"sqlite:///{folder / 'rows.db'}") as copy:
