@@ -24,7 +24,7 @@ from dflash_sweep.records import (
     Turn,
 )
 from dflash_sweep.turn_marks import CACHE_NOT_COLD, COLD_TOLERANCE_TOKENS
-from fakes import fake_engine
+from fakes import fake_engine, micropair, microserver
 
 CARD = logical_device("emulated", 0, "rtx4090")
 LONG = " ".join(f"fact {number} of a long system prompt." for number in range(120))
@@ -166,3 +166,52 @@ def test_a_server_with_a_page_for_it_is_told_to_empty_its_cache(
     assert [result.failure for result in results] == [None, None]
     assert (results[1].load_s is None) is not refuses  # one that refuses is not shared
     assert ("flushed" in (tmp_path / "a" / "server.log").read_text()) is False  # nothing of the next trial's
+
+
+# ---------------------------------------------------------------- a real llama.cpp server
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("--cache-ram", "256")])
+def test_a_real_server_is_as_cold_for_the_second_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """The same trace twice on one llama-server: by its own count the second run finds nothing of the first in the
+    cache, unless the user's own words keep prompts beside the slot; then the turns say so."""
+    pytest.importorskip("xllamacpp", reason="the CPU server is not installed: pip install 'dflash-sweep[cpu]'")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pair = micropair.write_pair(tmp_path)
+    text = "A long enough beginning that both conversations share, so that a cache would be of use. " * 3
+    system = {"role": "system", "content": text}
+    turns = tuple(
+        Turn(conversation=name, index=index, messages=(system, {"role": "user", "content": f"{name}{index}"}))
+        for name in "ab"
+        for index in range(2)
+    )
+
+    def run(uid: str) -> TrialSpec:
+        return TrialSpec(
+            uid=uid, study="s", role=Role.SEARCH, candidate=0, knobs={"threads": 1}, speculative=False,
+            engine=replace(microserver.settings(pair.target, None), extra_args=words), build=microserver.UNKNOWN_BUILD,
+            trace=Trace(header=TraceHeader(name="t", source="test"), turns=turns), evidence_dir=str(tmp_path / uid),
+            policy=ReplayPolicy(max_tokens=8, min_decode_tokens=1, fresh_server=False), timeout_s=120,
+        )  # fmt: skip
+
+    made = trial.Bench(microserver.CPU)
+    try:
+        first, second = made.run(run("first")), made.run(run("second"))
+    finally:
+        made.close()
+    assert second.load_s is None
+    openings = [cached(result)[0] for result in (first, second)]
+    assert openings[0] is not None
+    assert openings[1] is not None
+    if words:
+        assert openings[1] > COLD_TOLERANCE_TOKENS
+        assert CACHE_NOT_COLD in marks(second)
+    else:
+        assert cached(first) == cached(second)
+        assert openings[1] <= COLD_TOLERANCE_TOKENS
+        assert CACHE_NOT_COLD not in marks(second)
+    assert CACHE_NOT_COLD not in marks(first)
