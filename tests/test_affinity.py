@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from dflash_sweep import engines, pool
+from dflash_sweep import engines, hosting, pool
 from dflash_sweep.analysis.intervals import mean_interval
 from dflash_sweep.emulator import devices
 from dflash_sweep.emulator.noise import LaunchNoise, NoiseSetting
+from dflash_sweep.engines.base import KnobDef
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.jobs import ConfirmPhase, Job, ListPhase, confirm_blocks, different_devices, repeats
 from dflash_sweep.pool import check_owned, logical_device
@@ -342,3 +343,31 @@ def test_a_throttled_run_is_tried_again_and_then_kept(
     runner = runner_on(VirtualPool([SMALL], lambda _: 1.0), store, tmp_path, on_throttle=policy)
     job = Job(role=Role.SEARCH, candidate=1)
     assert [runner.spec(replace(job, attempt=attempt)).retry_throttled for attempt in range(3)] == expected
+
+
+def test_a_launch_is_told_by_what_makes_the_server_and_nothing_is_prepared_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Engine(fake_engine.FakeEngine):
+        knobs = (KnobDef(name="temperature", kind="float", flag="temperature", scope="request"),)
+
+        def launch_spec(self, request: Any) -> Any:
+            raise AssertionError("a driver must not prepare a worker's files")
+
+        def effective_point(self, knobs: Any) -> Any:
+            return {**knobs, "dead": None}
+
+    def key(uid: str = "a", device: Device = fake_engine.CPU, **changes: Any) -> object:
+        return hosting.launch_key(Engine(), fake_engine.spec(tmp_path, uid=uid, **changes), device)
+
+    settings = fake_engine.spec(tmp_path).engine
+    seeded = replace(settings, options={**settings.options, "launch_seed": 7})
+    assert key() == key("b", engine=seeded, role=Role.CANARY)
+    assert key(knobs={"budget": 22, "dead": 1}) == key(knobs={"dead": 2, "budget": 22})
+    assert key(knobs={"budget": 22, "temperature": 0.5}) == key(knobs={"budget": 22, "temperature": 1.0})
+    others = [
+        key(knobs={"budget": 16}), key(knobs={"budget": 22.0}), key(speculative=False), key(device=SMALL),
+        key(engine=replace(settings, env={"A": "1"})), key(engine=replace(settings, n_ctx=1)),
+        key(build=EngineBuild(engine="fake", version="2", binary="other")), key(policy=ReplayPolicy(concurrency=2)),
+    ]  # fmt: skip
+    assert len({key(), *others}) == len(others) + 1

@@ -138,14 +138,24 @@ def may_share(engine: Engine, spec: TrialSpec) -> bool:
 
 
 def launch_key(engine: Engine, spec: TrialSpec, device: Device) -> object:
-    """Equal for two trials that may share a server: the same command line and environment but for the port.
+    """Equal for two trials that may share a server: whatever makes its command line and environment but the port.
 
-    The seed of an emulated launch's noise belongs to the server that runs, whichever trial it was started for.
+    Nothing is launched or prepared for it, so that a driver may ask for any worker. Knobs that each request carries do
+    not count, nor does the seed of an emulated launch's noise: it belongs to the server that runs, whichever trial it
+    was started for.
     """
+    by_request = {knob.name for knob in engine.knobs if knob.scope == "request"}
+    knobs = {name: repr(value) for name, value in engine.effective_point(spec.knobs).items() if value is not None}
     options = {name: value for name, value in spec.engine.options.items() if name != "launch_seed"}
-    asked = replace(spec, engine=replace(spec.engine, options=options))
-    launch = engine.launch_spec(_request(asked, device, port=0))
-    return (engine.name, launch.argv, tuple(sorted(launch.env.items())))
+    return (
+        engine.name,
+        spec.speculative,
+        tuple(sorted((name, value) for name, value in knobs.items() if name not in by_request)),
+        repr(replace(spec.engine, options=dict(sorted(options.items())))),
+        (spec.build.binary, spec.build.binary_sha256, spec.build.version),
+        (device.kind, device.index, device.uuid),
+        spec.policy.concurrency,
+    )
 
 
 def client_for(spec: TrialSpec, base_url: str) -> Client:

@@ -100,8 +100,8 @@ def shared_launch(spec: TrialSpec, device: Device) -> object:
     try:
         engine = engines.get(spec.engine.name)
         return hosting.launch_key(engine, spec, device) if hosting.may_share(engine, spec) else None
-    except (ConfigError, OSError):
-        return None  # the trial itself will say what is wrong, or its machine has the files that this one has not
+    except ConfigError:
+        return None  # the trial itself will say what is wrong
 
 
 def check_temp_dir(folder: str) -> str:
