@@ -19,7 +19,7 @@ HOMES = {
     "optuna": {"study", "optuna_rows", "samplers", "grid", "hill_climb", "showcase"},
     "optuna_dashboard": {"showcase"},
     "plotly": {"showcase"},
-    "sqlalchemy": {"store", "tables", "migrations", "lease", "raw_rows", "optuna_rows", "upgrades"},
+    "sqlalchemy": {"store", "tables", "migrations", "lease", "raw_rows", "optuna_rows", "upgrades", "consistency"},
     "hydra": {"app", "space"},
     "omegaconf": {"app", "schema", "settings", "run", "comparison", "rerun_study"},
     "httpx": {"client", "recorder", "agent"},

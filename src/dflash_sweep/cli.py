@@ -10,6 +10,7 @@ import typer
 
 from dflash_sweep.archive.cli import app as archive_app
 from dflash_sweep.compare_cli import compare
+from dflash_sweep.db_cli import app as db_app
 from dflash_sweep.emulator.cli import app as emulator_app
 from dflash_sweep.recorder_cli import record
 from dflash_sweep.rerun_cli import rerun
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.add_typer(traces_app, name="traces")
 app.add_typer(emulator_app, name="emulator")
 app.add_typer(archive_app, name="archive")
+app.add_typer(db_app, name="db")
 app.command()(record)
 app.command()(rerun)
 app.command()(compare)
@@ -84,13 +86,13 @@ def _config(overrides: list[str] | None, study_name: str) -> Config:
     return settings.merge(hydra_app.compose_overrides(words, hydra_app.user_folder()))
 
 
-def opened_store(overrides: list[str] | None, *, create: bool = False) -> Store:
+def opened_store(overrides: list[str] | None, *, create: bool = False, upgrade: bool = True) -> Store:
     """The database of the configuration, or of overrides."""
     from dflash_sweep import settings
     from dflash_sweep.store import Store
 
     url = settings.absolute_url(_config(overrides, "none").storage.url, Path.cwd())
-    return Store(url, create=create)
+    return Store(url, create=create, upgrade=upgrade)
 
 
 @app.command()

@@ -14,6 +14,8 @@ EXIT_DIFFERS = 4
 """Measured again and not the same: drifted, or not reproduced."""
 EXIT_UNDECIDED = 5
 """Measured again, and the runs cannot say whether it is the same."""
+EXIT_FAULTY = 6
+"""`db check` found faults in the database; nothing was changed."""
 EXIT_PIPE = 141
 """Whoever read the output has closed it, as a process that SIGPIPE ends."""
 EXIT_INTERRUPTED = 130

@@ -117,9 +117,10 @@ def test_another_machine_gives_the_same_findings(source: Source, target: Store, 
 def test_another_kind_of_database_gives_the_same_rows(source: Source, postgres_url: str, tmp_path: Path) -> None:
     with Store(postgres_url) as there, Store(source.url) as here:
         _take(there, source, tmp_path)
-        tables = [frames.trial_frame(store.trials("ddtree")).drop(columns="worker") for store in (here, there)]
-        pd.testing.assert_frame_equal(*tables)
-        pd.testing.assert_frame_equal(*(frames.turn_frame(store.trials("ddtree")) for store in (here, there)))
+        ours, theirs = here.trials("ddtree"), there.trials("ddtree")
+        same = pd.testing.assert_frame_equal
+        same(frames.trial_frame(ours).drop(columns="worker"), frames.trial_frame(theirs).drop(columns="worker"))
+        same(frames.turn_frame(ours), frames.turn_frame(theirs))
         assert optuna_rows.names(there) == ("ddtree",)
 
 
