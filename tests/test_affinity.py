@@ -35,7 +35,7 @@ from dflash_sweep.records import (
 )
 from dflash_sweep.runner import OWN_SERVER, Context, Runner
 from dflash_sweep.store import Store
-from dflash_sweep.watcher import Watcher
+from dflash_sweep.watcher import Silent
 from fakes import fake_engine
 from fakes.builders import make_trace, make_turn
 
@@ -172,25 +172,6 @@ def result_of(spec: TrialSpec, device: Device, failure: Failure | None = None) -
     )  # fmt: skip
 
 
-class Quiet(Watcher):
-    """Says nothing."""
-
-    def __init__(self) -> None:
-        """No screen."""
-
-    def phase(self, name: str, total: int) -> None:
-        """Nothing."""
-
-    def started(self, spec: TrialSpec) -> None:
-        """Nothing."""
-
-    def finished(self, trial: Any, value: Any, best: Any) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     opened = Store(f"sqlite:///{tmp_path / 's.db'}")
@@ -210,7 +191,7 @@ def runner_on(workers: Any, store: Store, folder: Path, **protocol: Any) -> Runn
     )  # fmt: skip
     engine: Any = SimpleNamespace(options=(), name="fake")
     context = Context(
-        settings=settings, preflight=preflight, engine=engine, store=store, pool=workers, watcher=Quiet(),
+        settings=settings, preflight=preflight, engine=engine, store=store, pool=workers, watcher=Silent(),
         provenance={},
     )  # fmt: skip
     return Runner(context, "me", ())

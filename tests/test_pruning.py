@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -20,7 +21,17 @@ from dflash_sweep.emulator.noise import NoiseSetting
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.jobs import SearchPhase
 from dflash_sweep.pruning import Pruner, Stop, look_levels, signed_rank_p, turn_cost
-from dflash_sweep.records import Exchange, Failure, PruneRule, Role, StoredTrial, TurnCost, TurnCounters, TurnRecord
+from dflash_sweep.records import (
+    Exchange,
+    Failure,
+    Knobs,
+    PruneRule,
+    Role,
+    StoredTrial,
+    TurnCost,
+    TurnCounters,
+    TurnRecord,
+)
 from dflash_sweep.samplers import SamplerChoice
 from dflash_sweep.space import parse_space
 from dflash_sweep.study import Study
@@ -130,7 +141,7 @@ def turns_of(costs: list[float], **changes: object) -> tuple[TurnRecord, ...]:
     )
 
 
-def searched(number: int, costs: list[float], **fields: object) -> StoredTrial:
+def searched(number: int, costs: list[float], **fields: Any) -> StoredTrial:
     result = make_result(f"s/search/{number}/0/0", turns=turns_of(costs))
     return make_stored(number, result=result, **fields)
 
@@ -251,7 +262,7 @@ def test_a_third_slower_is_stopped(launch_sd: float, turn_sd: float, least: floa
 def launches() -> np.ndarray:
     """ms per token of one setting's 13 turns over 80 launches of the emulator (launches × turns): its launches scatter
     as the published repeats do, with one in ten 16 % and more above the others."""
-    knobs = {"budget": 22, "proposal_temp": 0.7, "target_feat_ctx": 128, "verifier": "exact"}
+    knobs: Knobs = {"budget": 22, "proposal_temp": 0.7, "target_feat_ctx": 128, "verifier": "exact"}
     rows = []
     for number in range(80):
         noise = NoiseSetting(seed=1, launch_seed=7919 * number)

@@ -136,10 +136,10 @@ class Runner:
 
 def _startable(waiting: deque[Job], phase: Phase, free: Sequence[Device]) -> Job | None:
     """The next job that one of these devices can take; those met on the way that must wait are kept in `waiting`."""
-    for job in waiting:
-        if job.device is None or job.device in free:
-            waiting.remove(job)
-            return job
+    for due in waiting:
+        if due.device is None or due.device in free:
+            waiting.remove(due)
+            return due
     while (job := phase.next()) is not None:
         if job.device is None or job.device in free:
             return job
