@@ -116,6 +116,17 @@ def test_conversations_are_played_in_every_arm_and_begin_cold() -> None:
     assert [("cache_not_cold" in marks) for marks in marks_of(played, warm, chosen)] == [True, False] * 4 + [True]
 
 
+def test_repeats_do_not_all_begin_with_the_same_arm() -> None:
+    what = Trace(header=TraceHeader(name="t", source="test"), turns=(turn("a", tools=TOOLS),))
+    chosen = policy(AS_RECORDED, arms.NO_TOOLS)
+    with SSEServer(lambda _: text_answer("answer")) as server, Client(server.url) as client:
+        runs = [
+            play(what, chosen, client, request_fields=lambda _: {}, log_size=lambda: 0, arm_offset=offset)
+            for offset in (0, 1)
+        ]
+    assert [run[0].exchange.arm for run in runs] == [AS_RECORDED, arms.NO_TOOLS]
+
+
 def test_one_arm_alone_may_leave_the_tools_out() -> None:
     chosen = policy(arms.NO_TOOLS)
     check_policy(chosen)

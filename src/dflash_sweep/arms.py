@@ -76,7 +76,7 @@ def without_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
 def in_order(policy: ReplayPolicy, conversation: int) -> tuple[str, ...]:
     """The arms of the n-th conversation, in the order they are played: each is first equally often.
 
-    The seed decides with which one the first conversation begins.
+    The seed, and the trial by counting from another number, decide with which one the first conversation begins.
     """
     start = (policy.sampling_seed + conversation) % len(policy.arms)
     return policy.arms[start:] + policy.arms[:start]

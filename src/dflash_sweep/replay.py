@@ -87,6 +87,7 @@ def play(
     on_turn: Callable[[Turn, Exchange], bool] | None = None,
     metrics_path: str | None = None,
     deadline_ns: int | None = None,
+    arm_offset: int = 0,
 ) -> tuple[PlayedTurn, ...]:
     """Play warm-up and trace; returns the turns in the order they were sent, failed ones included.
 
@@ -95,7 +96,8 @@ def play(
     other turns in flight are broken off and not returned. A client cancelled by others stops the replay as well.
     `metrics_path` is read around every turn if one conversation runs at a time. No turn starts after `deadline_ns`
     (time.monotonic_ns), and none outlasts it. Conversations are played in the order they begin; with concurrency N up
-    to N at once, each in its own order, and in each arm of the policy, one after the other (see `arms`).
+    to N at once, each in its own order, and in each arm of the policy, one after the other (see `arms`;
+    `arm_offset` moves on which arm begins, so that repeats do not all begin with the same one).
 
     Raises ConfigError for a policy that cannot be followed. What server and network do is in the exchanges. An
     interrupt passes through at once.
@@ -107,7 +109,7 @@ def play(
     conversations: dict[str, list[Turn]] = {}
     for turn in trace.turns:
         conversations.setdefault(turn.conversation, []).append(turn)
-    numbered = list(enumerate(conversations.values()))
+    numbered = list(enumerate(conversations.values(), arm_offset))
     if policy.concurrency == 1:
         for number, turns in numbered:
             player.play_conversation(number, turns)

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 import traceback
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -222,6 +223,7 @@ class _Trial:
             log_size=served.log_size,
             on_turn=lambda turn, exchange: watch.go_on(exchange, lambda: self._worse(engine, served, turn, exchange)),
             metrics_path=engine.facts.metrics_path,
+            arm_offset=zlib.crc32(spec.uid.encode()),
         )
 
     def _worse(self, engine: Engine, served: Served, turn: Turn, exchange: Exchange) -> Stop | None:

@@ -13,7 +13,7 @@ from dflash_sweep.analysis.intervals import Interval, paired_speedup
 from dflash_sweep.analysis.rows import numbers, short_setting
 from dflash_sweep.analysis.sentences import Sentence, say, together
 from dflash_sweep.analysis.stages import focus
-from dflash_sweep.arms import NO_GRAMMAR, NO_TOOLS
+from dflash_sweep.arms import ARMS, NO_GRAMMAR, NO_TOOLS
 from dflash_sweep.records import AS_RECORDED, OTHER_ARM
 
 MIN_PAIRS = 2
@@ -76,7 +76,8 @@ def _shown(ratio: Interval) -> str:
 def arm_effects(evidence: Evidence) -> tuple[ArmEffect, ...]:
     """Plain decoding and the setting that sentences are about (see stages.focus), each other arm for itself."""
     turns = _pairable(evidence.turns)
-    others = [str(arm) for arm in turns.loc[turns["invalid_reason"].notna(), "arm"].unique()] if len(turns) else []
+    seen = set(turns.loc[turns["invalid_reason"].notna(), "arm"]) if len(turns) else set()
+    others = [arm for arm in ARMS if arm in seen]
     chosen = focus(evidence)
     groups: list[tuple[str | None, pd.DataFrame]] = [(None, evidence.plain)]
     if len(chosen):
