@@ -17,7 +17,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -190,7 +190,10 @@ class TablePool:
         self._bench, self._queue = bench, list[TrialSpec]()
 
     def idle(self) -> int:
-        return 0 if self._queue else 1
+        return len(self.idle_devices())
+
+    def idle_devices(self) -> tuple[Device, ...]:
+        return () if self._queue else self.devices
 
     def submit(self, spec: TrialSpec, **_on: Any) -> None:
         self._queue.append(spec)
@@ -243,7 +246,7 @@ def _turn(speed: float) -> TurnRecord:
 
 def searched(measurements: int, blocks: int) -> int:
     """Candidates that fit beside baselines, canaries and confirm blocks."""
-    fixed = 2 + 1 + blocks * (CONFIRM_TOP + 1)
+    fixed = 2 + 1 + blocks * (CONFIRM_TOP + 2)  # plain decoding, and plain decoding with the best one's cache types
     return next(
         n for n in range(measurements, 0, -1) if n + max(0, (n - 1) // 10) + fixed <= measurements
     )  # a canary after every tenth
@@ -293,8 +296,8 @@ def prepared(chosen: settings.Settings, _seed: int) -> Any:
 def in_memory() -> None:
     """Optuna's own tables in memory: only the choices matter here."""
 
-    def opened(_url: str, name: str, direction: str) -> optuna.Study:
-        return optuna.create_study(study_name=name, direction=direction)
+    def opened(_url: str, name: str, directions: Sequence[str]) -> optuna.Study:
+        return optuna.create_study(study_name=name, directions=list(directions))
 
     study._opened = opened
 

@@ -48,8 +48,9 @@ class Confirming:
     def phase(self, finalists: dict[int, Knobs], expired: Callable[[], bool]) -> ConfirmPhase:
         """The blocks that are still due."""
         preflight, settings = self._context.preflight, self._context.settings
+        first = dict(list(finalists.items())[:1])  # the best of the search: one more run a block, not one each
         beside = controls.controls(
-            self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=finalists
+            self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=first
         )
         seed = derive(settings.config.seed, "order")
         plan = confirm_blocks(finalists, preflight.plain, self._protocol.confirm_blocks, seed, beside, self._devices)
