@@ -67,8 +67,9 @@ class Board:
         self.running[spec.uid] = (spec, self._now())
 
     def finished(self, trial: StoredTrial, best: Best | None) -> None:
-        _, began = self.running.pop(trial.uid, (None, self._now()))
-        self._durations = [*self._durations, self._now() - began][-_RECENT:]
+        if trial.uid in self.running:
+            _, began = self.running.pop(trial.uid)
+            self._durations = [*self._durations, self._now() - began][-_RECENT:]
         self.done += 1
         self.best = best
         step = step_of(trial)

@@ -77,7 +77,7 @@ def workers(board: Board, width: int, most: int) -> list[Text]:
         lines.append(Text(f"{'waiting':<10}{plural(waiting, 'run')}", style="bright_black", no_wrap=True))
     if len(lines) > most:
         hidden = len(lines) - most + 1
-        lines = [*lines[: most - 1], Text(f"{'':<10}and {hidden} more workers", style="bright_black", no_wrap=True)]
+        lines = [*lines[: most - 1], Text(f"{'':<10}and {hidden} more", style="bright_black", no_wrap=True)]
     return lines
 
 
@@ -100,4 +100,8 @@ def frame(board: Board, width: int, height: int) -> list[Text]:
     room = max(1, height - len(top) - len(best) - len(bars))
     crew = workers(board, width, room)
     lines = [*top, *crew, *bars, *best][:height]
-    return lines if len(lines) == height else [Text("─" * width, style="bright_black", no_wrap=True), *lines]
+    if len(lines) < height:
+        lines.insert(0, Text("─" * width, style="bright_black", no_wrap=True))
+    for line in lines:
+        line.truncate(width)  # only terminals narrower than any of our lines is made for
+    return lines

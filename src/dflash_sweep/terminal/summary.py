@@ -52,7 +52,7 @@ def _heading(ending: Ending, width: int) -> list[Text]:
     return lines
 
 
-_HEADER = ("", "", "95 %", "× plain", "95 %", "AL", "step ms", "runs")
+_HEADER = ("", "", "95 %", "× plain", "95 %", "runs", "AL", "step ms")
 _LEFT = (0, 2, 4)
 """Columns that are flush left: the name and the intervals."""
 
@@ -69,9 +69,9 @@ def _cells(entry: Setting) -> tuple[str, ...]:
         "" if value is None or value.low is None else interval(value.low, value.high),
         "" if gain is None else factor(gain.value),
         "" if gain is None else _ends(gain.low, gain.high, ".2f"),
+        str(entry.n),
         rate(entry.acceptance_length),
         rate(entry.step_ms),
-        str(entry.n),
     )
 
 

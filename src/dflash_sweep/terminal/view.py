@@ -6,6 +6,7 @@ Progress goes to standard error; standard output is for results: METRIC lines an
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,8 +40,15 @@ class View(Watcher, Protocol):
 
 
 def console(*, stderr: bool = True) -> Console:
-    """A console that honours NO_COLOR and colours nothing of its own accord."""
-    return Console(stderr=stderr, highlight=False)
+    """A console that honours NO_COLOR and colours nothing of its own accord.
+
+    A terminal knows its size itself: COLUMNS and LINES may be those of a shell that was resized since, or of a test
+    runner. They count only where the output is no terminal.
+    """
+    stream = sys.stderr if stderr else sys.stdout
+    ignored = ("COLUMNS", "LINES") if stream.isatty() else ()
+    environ = {name: value for name, value in os.environ.items() if name not in ignored}
+    return Console(stderr=stderr, highlight=False, _environ=environ)
 
 
 def view(mode: str, scene: Scene, out: Console | None = None) -> View:
