@@ -98,6 +98,12 @@ def test_a_sentence_is_said_with_its_fields_translated_too() -> None:
 def test_a_stored_sentence_is_recognised_by_its_words() -> None:
     assert recognised("the budget of 3.5 h is spent", "zh") == "3.5 小时的预算已用完"
     assert recognised("nobody ever said this", "zh") == "nobody ever said this"
+    budget = (
+        "the budget of 5 in money is spent (2 device(s) at 0.4 an hour for 6.25 h) but for what the confirm phase needs"
+    )
+    assert recognised(budget, "zh") == "5 的费用预算已用完（2 台设备，每小时 0.4，共 6.25 小时），只留下确认阶段所需"
+    phases = "only these phases were asked for: baseline, default"
+    assert recognised(phases, "zh") == "只要求了这些阶段：baseline, default"
     nested = say(
         "{share}; plain decoding was measured once ({plain:.2f} ms per token), which gives no interval.",
         share=say("{stage} costs {cost} per committed token", stage="exact_ms", cost="24.7 ms [24.6, 24.8]"),
