@@ -330,7 +330,7 @@ def test_a_launch_is_told_by_what_makes_the_server_and_nothing_is_prepared_for_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Engine(fake_engine.FakeEngine):
-        knobs = (KnobDef(name="temperature", kind="float", flag="temperature", scope="request"),)
+        knobs: tuple[KnobDef, ...] = (KnobDef(name="temperature", kind="float", flag="temperature", scope="request"),)
 
         def launch_spec(self, request: Any) -> Any:
             raise AssertionError("a driver must not prepare a worker's files")
