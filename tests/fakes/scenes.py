@@ -9,6 +9,7 @@ from typing import Any
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.records import (
     Device,
+    Knobs,
     Measurement,
     Role,
     StageTime,
@@ -23,7 +24,7 @@ from dflash_sweep.terminal import Ending, Scene
 from fakes.builders import make_result, make_spec, make_stored, make_turn
 
 AXES = ("target_feat_ctx", "budget", "proposal_temp", "top_k", "chain_seed", "cache_type_k", "cache_type_v")
-KNOBS = {"target_feat_ctx": 128, "budget": 22, "proposal_temp": 0.85, "top_k": 8, "chain_seed": True,
+KNOBS: Knobs = {"target_feat_ctx": 128, "budget": 22, "proposal_temp": 0.85, "top_k": 8, "chain_seed": True,
          "cache_type_k": "q4_0", "cache_type_v": "q4_0"}  # fmt: skip
 
 

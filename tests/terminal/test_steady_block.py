@@ -97,7 +97,7 @@ def test_a_narrower_terminal_has_wrapped_the_old_lines(display: Display) -> None
     display.paint("x" * 25, "best")
     display.screen.lines = ["x" * 10, "x" * 10, "x" * 5, "best"]
     display.screen.row = 3
-    display.console.size = (10, 20)  # type: ignore[assignment]
+    display.console.size = (10, 20)
     display.paint("new", "best")
     assert display.screen.shown() == ["new", "best"]
     display.block.stop()
