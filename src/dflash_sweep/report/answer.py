@@ -65,10 +65,19 @@ def answer(material: Material, texts: Texts) -> Answer:
     speculative = found.run is not None and found.run.speculative
     named = reached.contenders if found.outcome in ("winner", "tie") else (found.run.number,) if found.run else ()
     said = eligibility.remarks(
-        material.turns, [number for number in named if number is not None] if speculative else [], material.barred
+        material.turns,
+        [number for number in named if number is not None] if speculative else [],
+        _barred_late(material),
     )
     words = [found.statement, *(translated(sentence, texts.lang) for sentence in said)]
     return replace(found, statement=texts("space").join(words))
+
+
+def _barred_late(material: Material) -> dict[int, str]:
+    """Finalists that turned out not to keep a constraint; those of the search are counted among the assumptions."""
+    confirm = material.own[material.own["role"].map(str) == "confirm"]
+    again = set(confirm["candidate"].dropna().map(int))
+    return {number: why for number, why in material.barred.items() if number in again}
 
 
 def _decided(material: Material, texts: Texts, reached: confirm.Decision) -> Answer:

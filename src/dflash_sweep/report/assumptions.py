@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_sweep.analysis import eligibility
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.translation import word
@@ -17,6 +18,9 @@ def assumptions(material: Material, texts: Texts) -> tuple[str, ...]:
         _replay(material.study.config.get("replay"), texts),
         texts("assume.counting"),
         _objective(material, texts),
+        *_several(material, texts),
+        *_constraints(material, texts),
+        _held_out(material, texts),
         *_left_out(material, texts),
         _sources(material, texts),
     ]
@@ -41,6 +45,33 @@ def _objective(material: Material, texts: Texts) -> str:
     if wanted != used:
         return texts("assume.other_objective", wanted=wanted, used=used)
     return texts("assume.objective", name=used, formula=word(material.metric.formula, texts.lang))
+
+
+def _several(material: Material, texts: Texts) -> list[str]:
+    names = material.study.objectives
+    return [texts("assume.objectives", first=names[0], others=texts("joiner").join(names[1:]))] if names else []
+
+
+def _constraints(material: Material, texts: Texts) -> list[str]:
+    limits = eligibility.limits_of(material.study)
+    if not limits:
+        return []
+    listed = texts("joiner").join(limit.name if limit.words() == "equal" else f"{limit.name} {limit.words()}"
+                                  for limit in limits)  # fmt: skip
+    return [texts("assume.constraints", limits=listed, count=len(material.barred))]
+
+
+def _held_out(material: Material, texts: Texts) -> str:
+    """Which turns the confirm runs replayed: those that the search has seen, or others."""
+    confirm = material.confirmed[material.confirmed["role"].map(str) == "confirm"]
+    if confirm.empty:
+        return ""
+    searched = material.own[material.own["role"].map(str) == "search"]
+    unseen = confirm[~confirm["trace_sha256"].isin(set(searched["trace_sha256"]))]
+    if unseen.empty:
+        return texts("assume.same_turns")
+    turns = int(unseen["n_turns"].max())
+    return texts("assume.held_out", name=str(unseen["trace"].iloc[0]), turns=turns)
 
 
 def _left_out(material: Material, texts: Texts) -> list[str]:

@@ -19,6 +19,7 @@ from dflash_sweep.records import Verdict
 from dflash_sweep.report.answer import Answer, command_line, launch_trial
 from dflash_sweep.report.assumptions import assumptions
 from dflash_sweep.report.failures import failed_rows
+from dflash_sweep.report.front import front_json
 from dflash_sweep.report.material import Candidate, Material
 from dflash_sweep.report.provenance import provenance_rows
 from dflash_sweep.report.texts import Texts
@@ -104,6 +105,7 @@ def findings_json(
             "command": server_command or (command_line(trial) if trial is not None else None),
             "trials": list(found.numbers),
         },
+        "front": front_json(material),
         "verdicts": [_verdict(verdict) for verdict in material.verdicts],
         "settings": [_candidate(entry, material) for entry in material.everyone],
         "failures": _failures(material),

@@ -163,7 +163,7 @@ class Material:
 
     @cached_property
     def _places(self) -> dict[str, Any]:
-        """Label of each ranked row by uid: looking through all rows for each setting would take minutes for thousands."""
+        """Label of each ranked row by uid: a look through all rows for each of thousands of settings takes minutes."""
         return {str(uid): place for place, uid in self.ranked["uid"].items()}
 
     @cached_property

@@ -78,6 +78,10 @@ def outcome(study: StudyInfo, trials: Sequence[StoredTrial], verdicts: Sequence[
         is_advice=found.is_advice,
         candidate=None if found.run is None else found.run.number,
         unit=material.metric.unit,
-        settings=tuple(_setting(entry, material, found, names, texts) for entry in material.everyone),
+        settings=tuple(
+            _setting(entry, material, found, names, texts)
+            for entry in material.everyone
+            if entry.number not in material.barred
+        ),
         command=None if trial is None else command_line(trial),
     )

@@ -23,6 +23,7 @@ from dflash_sweep.report.document import (
 )
 from dflash_sweep.report.failures import failure_blocks
 from dflash_sweep.report.figures import FIGURES
+from dflash_sweep.report.front import front_blocks
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.provenance import provenance_table
 from dflash_sweep.report.settings_table import row_link, settings_table
@@ -56,6 +57,7 @@ def findings(
         *_verdict(material, found, texts),
         *_run(material, found, texts, server_command),
         *_settings(material, texts, word, shown),
+        *front_blocks(material, texts, shown.get("pareto")),
         *_section(material, texts, "axes", shown, ("axis_effects",)),
         *_importance(material, texts),
         *_section(material, texts, "time", shown, ("stage_breakdown",)),
@@ -173,7 +175,8 @@ def _trust(material: Material, texts: Texts) -> list[Block]:
 
 
 def _more_pictures(material: Material, texts: Texts, shown: dict[str, Picture], *, full: bool) -> list[Block]:
-    rest = [name for name in shown if name not in PLACED]
+    placed = (*PLACED, "pareto") if len(material.study.objectives) > 1 else PLACED
+    rest = [name for name in shown if name not in placed]
     if not rest:
         return []
     head = Heading(texts("head.pictures"))

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dflash_sweep.report import style
+from dflash_sweep.report.front import draw as front_figure
 from dflash_sweep.report.material import Candidate, Material, mean_of
 from dflash_sweep.report.memory import memory_mib
 from dflash_sweep.report.texts import Texts
@@ -70,7 +71,9 @@ def chosen_cost(material: Material) -> str | None:
 
 
 def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
-    """The figure; None if no cost is known for two points."""
+    """The figure; None if no cost is known for two points. Of several objectives it shows the first two."""
+    if len(material.study.objectives) > 1:
+        return front_figure(material, texts, stamp)
     cost = chosen_cost(material)
     if cost is None:
         return None

@@ -27,6 +27,8 @@ def row_link(material: Material, numbers: tuple[int, ...]) -> Span | str:
 
 def _cells(entry: Candidate, material: Material, names: tuple[str, ...], texts: Texts) -> tuple[Inline, ...]:
     head = material.name(entry, texts)
+    if entry.speculative and entry.number in material.barred:
+        head = f"{head} ({texts('barred')})"
     mark: str | Span = strong(f"{head} ← {texts('winner')}") if entry.confirmed else head
     knobs = knob_text(entry.knobs, names, joiner=" ") if entry.speculative else ""
     name: Inline = (mark, " ", code(knobs)) if knobs else mark

@@ -105,6 +105,14 @@ TEXTS: dict[str, str] = {
     "fig.interactions.none": "No pair is shown to do more than noise.",
     "fig.interactions.left": "beyond main effects, {unit}",
     "fig.interactions.right": "mean {unit}",
+    "fig.front.title": "What the objectives cost each other",
+    "fig.front.see": "On the front: no other eligible setting is at least as good in all objectives and better in one.",
+    "barred": "does not keep a constraint",
+    "legend.barred": "does not keep a constraint",
+    "head.front": "The front of the objectives",
+    "front.text": "Settings that no other one beats in all of {names} at once: {count}. {first} decides who wins; what "
+    "the others are worth to you decides here.",
+    "front.caption": "{word}; means over the runs of each setting, the best by the first objective first.",
     "fig.pareto.title": "What speed costs",
     "fig.pareto.see": "No other speculative setting is both faster and cheaper than one on the front.",
     "fig.acceptance.title": "How many tokens a step emits",
@@ -264,6 +272,13 @@ TEXTS: dict[str, str] = {
     "turn, temperature {temperature}, {concurrency} conversation(s) at once, pauses: {pauses}.",
     "assume.counting": "A run counts once, however many turns it has; warm-up and invalid turns count in "
     "nothing. Intervals are 95 % over runs; a single run has none.",
+    "assume.objectives": "The search had several objectives: {first} decides who is confirmed and who wins, {others} "
+    "only who is on the front.",
+    "assume.constraints": "Who does not keep {limits} in every good run, or is not known to, cannot win: {count} "
+    "settings.",
+    "assume.same_turns": "The confirm runs replayed the turns of the search: the winner was chosen for these turns.",
+    "assume.held_out": "The confirm runs replayed other turns than the search: {name}, {turns} turns that it has not "
+    "seen.",
     "assume.objective": "Settings are ranked by {name} = {formula}.",
     "assume.other_objective": "The search optimised {wanted}, which these rows do not hold: settings are "
     "ranked by {used}.",
