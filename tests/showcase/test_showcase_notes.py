@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from dflash_sweep import standing
 from dflash_sweep.records import LaunchSpec, Role, StoredTrial
 from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import Texts, texts_for
 from dflash_sweep.showcase import Progress
 from dflash_sweep.showcase.charts import charts
-from dflash_sweep.showcase.study_note import MAX_LETTERS, study_note
+from dflash_sweep.showcase.hanging import LARGE, _most_telling
+from dflash_sweep.showcase.study_note import MAX_LETTERS, Counted, study_note
 from dflash_sweep.showcase.tradeoff_chart import MAX_POINTS, points
 from dflash_sweep.showcase.trial_note import stage_picture, tags, trial_note
 from dflash_sweep.showcase.words import WORDS
@@ -108,6 +110,24 @@ def test_a_studys_page_is_shortened_at_a_section_and_says_so(shown: Material) ->
     assert len(note) <= 2500
     assert "Shortened here" in note
     assert EN("head.verdict") in note
+
+
+def test_of_thousands_of_runs_the_page_shows_the_fastest_and_says_so(shown: Material) -> None:
+    runs = [run for run in shown.stored if run.role is Role.SEARCH and run.result.failure is None]
+    others = [run for run in shown.stored if run.role is not Role.SEARCH]
+    crowd = [*others, *(replace(run, uid=f"{run.uid}x{copy}") for copy in range(200) for run in runs)]
+    kept = _most_telling(crowd, "decode_tps")
+    assert len(kept) == LARGE
+    assert [run for run in kept if run.role is not Role.SEARCH] == sorted(others, key=lambda run: run.number)
+    # 200 copies of each of nine runs: as many of the fastest as there is room for
+    values = sorted((standing.value(run, "decode_tps") or 0.0 for run in runs for _ in range(200)), reverse=True)
+    found = sorted((standing.value(run, "decode_tps") or 0.0 for run in kept if run.role is Role.SEARCH), reverse=True)
+    assert found == values[: LARGE - len(others)]
+    counted = Counted.of(crowd)
+    note = study_note(collect(shown.study, kept, ()), EN, study_id=7, progress=None, counted=counted)
+    assert f"{len(crowd)} runs stored" in note
+    assert "conclusions over all of them are drawn at the end" in note
+    assert EN("head.failed") not in note
 
 
 def test_every_text_is_there_in_both_languages() -> None:

@@ -24,7 +24,7 @@ from dflash_sweep.store import Store
 from dflash_sweep.watcher import Best, Watcher
 
 if TYPE_CHECKING:
-    from dflash_sweep.showcase.optuna_side import OptunaSide
+    from dflash_sweep.showcase.optuna_side import Attributes, OptunaSide
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Curator:
         self._name, self._folder = study, folder
         self._texts = texts_for(lang)
         self._side: OptunaSide | None = None
+        self._held: Attributes | None = None
         self._folders: dict[str, Path] = {}
         self._missed: dict[str, tuple[StoredTrial, Path | None]] = {}
         self._runs: dict[int, list[StoredTrial]] | None = None
@@ -114,7 +115,7 @@ class Curator:
                 self._inner.note(out_of_date(self._name, error))
 
     def _drop(self) -> None:
-        side, self._side, self._runs = self._side, None, None
+        side, self._side, self._runs, self._held = self._side, None, None, None
         if side is not None:
             with suppress(Exception):
                 side.close()
@@ -132,7 +133,11 @@ class Curator:
                 study = self._store.study(self._name)
                 assert study is not None, "a study with finished runs is stored"
                 so_far = [run for run in runs[trial.candidate] if run.number <= trial.number]
-                hanging.show_trial(side, so_far, study, self._texts, plain_ms=self._plain_ms(), folder=folder)
+                if self._held is None or len(runs) <= hanging.LARGE:
+                    self._held = side.attributes()  # thousands take a while to read: then only with the study's page
+                hanging.show_trial(
+                    side, so_far, study, self._texts, plain_ms=self._plain_ms(), folder=folder, held=self._held
+                )
             del self._missed[uid]
         self._show_study(side)
 
@@ -176,13 +181,13 @@ class Curator:
         # drawing beside another worker's measurement would disturb it: wait for a gap, but not for ever
         if began < self._study_due + (LONGEST_WAIT_S if self._folders else 0.0):
             return
-        from dflash_sweep.report.material import collect
         from dflash_sweep.showcase import hanging
 
         study = self._store.study(self._name)
         assert study is not None, "a study with finished runs is stored"
         progress = Progress(phase=self._phase, done=self._done, total=self._total)
-        hanging.show_study(side, collect(study, self._store.trials(self._name)), self._texts, progress)
+        hanging.show_running(side, study, self._store.trials(self._name), self._texts, progress)
+        self._held = None
         ended = self._clock()
         self._study_due = ended + max(LEAST_PAUSE_S, (ended - began) / SHARE)
 

@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dflash_sweep import standing
 from dflash_sweep.evidence import TrialFiles
 from dflash_sweep.records import Role, StoredTrial, StudyInfo
-from dflash_sweep.report.material import Material
+from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.showcase import Progress
 from dflash_sweep.showcase.optuna_side import Attributes, OptunaSide
-from dflash_sweep.showcase.study_note import study_note
+from dflash_sweep.showcase.study_note import Counted, study_note
 from dflash_sweep.showcase.trial_note import figure, stage_picture, tags, trial_note
 
 REPORT_FILES = ("findings.html", "findings.md", "results.csv")
+LARGE = 300
+"""Rows up to which a running study is judged as a whole for its page."""
 _LISTED = 12
 """Most trial numbers in one attribute of the study."""
 
@@ -63,11 +66,35 @@ def put_evidence(
             side.put_trial_file(run.candidate, f"{path.stem}{suffix}{path.suffix}", path)
 
 
-def show_study(side: OptunaSide, material: Material, texts: Texts, progress: Progress | None) -> None:
-    """Note, attributes and figures of the study as its rows stand."""
+def show_running(
+    side: OptunaSide, study: StudyInfo, stored: Sequence[StoredTrial], texts: Texts, progress: Progress
+) -> None:
+    """The study's page while it runs. Of very many rows only those are looked at that the page shows: judging thousands
+    takes minutes, and the driver waits."""
+    if len(stored) <= LARGE:
+        show_study(side, collect(study, stored), texts, progress)
+        return
+    kept = _most_telling(stored, study.objective)
+    show_study(side, collect(study, kept, ()), texts, progress, Counted.of(stored))
+
+
+def _most_telling(stored: Sequence[StoredTrial], objective: str) -> list[StoredTrial]:
+    """Plain decoding, everything but the search, and the best runs of the search: in order, LARGE at most."""
+    searched = [(standing.value(run, objective), run) for run in stored if run.role is Role.SEARCH]
+    measured = [(value, run) for value, run in searched if value is not None]
+    measured.sort(key=lambda entry: -standing.sign(objective) * entry[0])
+    others = [run for run in stored if run.role is not Role.SEARCH][-LARGE // 2 :]
+    best = [run for _, run in measured[: LARGE - len(others)]]
+    return sorted([*others, *best], key=lambda run: run.number)
+
+
+def show_study(
+    side: OptunaSide, material: Material, texts: Texts, progress: Progress | None, counted: Counted | None = None
+) -> None:
+    """Note, attributes and figures of the study as its rows stand; `counted`: see `study_note`."""
     from dflash_sweep.showcase.charts import charts  # plotly is wanted only here
 
-    side.put_note(study_note(material, texts, study_id=side.study_id, progress=progress))
+    side.put_note(study_note(material, texts, study_id=side.study_id, progress=progress, counted=counted))
     side.describe(attributes(material))
     for chart_id, chart in charts(material, texts).items():
         side.put_chart(chart_id, chart)

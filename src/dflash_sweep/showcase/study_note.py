@@ -6,8 +6,9 @@ Pure; imports L0, L1 and `report`. Bounded in size: sections are left out from t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from dflash_sweep.records import Role
+from dflash_sweep.records import Role, StoredTrial
 from dflash_sweep.report.answer import answer
 from dflash_sweep.report.document import ROWS, Block, Document, Heading, Paragraph, Picture, Table, strong
 from dflash_sweep.report.material import Material
@@ -29,6 +30,18 @@ _BEFORE_BESIDE = 4
 _BESIDE = (Role.BASELINE, Role.CALIBRATE, Role.CANARY, Role.CONFIRM, Role.CONTROL, Role.RERUN)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Runs of a study, and how many of them failed."""
+
+    runs: int
+    failed: int
+
+    @classmethod
+    def of(cls, trials: Sequence[StoredTrial]) -> Counted:
+        return cls(runs=len(trials), failed=sum(trial.result.failure is not None for trial in trials))
+
+
 class _Linked(NoteRenderer):
     """Links to rows lead to the trials of the dashboard; rows that are none are named without a link."""
 
@@ -46,19 +59,33 @@ class _Linked(NoteRenderer):
 
 
 def study_note(
-    material: Material, texts: Texts, *, study_id: int, progress: Progress | None, max_letters: int = MAX_LETTERS
+    material: Material,
+    texts: Texts,
+    *,
+    study_id: int,
+    progress: Progress | None,
+    counted: Counted | None = None,
+    max_letters: int = MAX_LETTERS,
 ) -> str:
-    """The note of a study. `study_id`: Optuna's, for links; `progress` None = no driver is at work."""
+    """The note of a study. `study_id`: Optuna's, for links; `progress` None = no driver is at work.
+
+    `counted`: what is counted over all rows where `material` holds only the fastest of very many; then the note draws
+    no conclusions but those that the fastest allow, and says so. None = `material` holds all rows.
+    """
     lang = texts.lang
     page = findings(material, answer(material, texts), texts, (), None, full=False)
     candidates = {trial.number: trial.candidate for trial in material.stored if trial.candidate is not None}
     renderer = _Linked(study_id, candidates)
-    failed = sum(trial.result.failure is not None for trial in material.stored)
-    lead = words(lang, "rows", count=len(material.stored), failed=failed)
+    counts = counted or Counted.of(material.stored)
+    lead = words(lang, "rows", count=counts.runs, failed=counts.failed)
+    if counted is not None:
+        lead += " " + words(lang, "large", shown=len(material.stored))
     if progress is not None:
         lead = f"{words(lang, 'phase', phase=progress.phase, done=progress.done, total=progress.total)} {lead}"
     opening = f"# {page.title} — {page.label}\n\n{lead}"
     sections = _sections(_kept(page.blocks, texts))
+    if counted is not None:
+        sections = sections[:_BEFORE_BESIDE]
     if beside := _beside(material, lang):
         sections.insert(_BEFORE_BESIDE, beside)
     parts = [

@@ -8,6 +8,8 @@ WORDS: dict[str, dict[str, str]] = {
     "en": {
         "phase": "**Running:** {phase}, {done} of {total} runs of this phase done.",
         "rows": "{count} runs stored, {failed} of them failed.",
+        "large": "While the study runs this page shows the {shown} of them that matter most (plain decoding, confirm "
+        "runs and the fastest); conclusions over all of them are drawn at the end.",
         "beside": "Runs beside the search",
         "beside.why": "Plain decoding, its canaries, the default setting and the confirm blocks are no trials of the "
         "sampler, so they are listed here.",
@@ -37,6 +39,8 @@ WORDS: dict[str, dict[str, str]] = {
     "zh": {
         "phase": "**进行中：** {phase}，本阶段已完成 {done}/{total} 次运行。",
         "rows": "已存 {count} 次运行，其中 {failed} 次失败。",
+        "large": "运行很多，研究进行时本页只显示最要紧的 {shown} 次（普通解码、确认运行与最快者）；"
+        "对全部运行的结论在结束时得出。",
         "beside": "搜索之外的运行",
         "beside.why": "普通解码、其复测、默认设置与确认区组不是采样器的试验，因此列在这里。",
         "beside.more": "更早的 {count} 次在此略去；报告中全部列出。",

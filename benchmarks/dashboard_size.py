@@ -1,0 +1,229 @@
+"""How large a study the dashboard stays usable with: python benchmarks/dashboard_size.py [--trials 5000]
+
+Stores so many trials with notes and files, and measures, beside a study of forty trials: what a finished trial costs
+the driver, what an update of the study's page costs, and how long the page's answers take, through this program's
+server and through the dashboard's own. Times are processor seconds, so that a busy machine matters little; ratios
+travel between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import random
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.artifacts import FileSystemArtifactStore
+from optuna.distributions import CategoricalDistribution
+from optuna_dashboard import wsgi
+
+from dflash_sweep.evidence import TrialFiles
+from dflash_sweep.objective import score
+from dflash_sweep.records import (
+    AxisInfo,
+    Device,
+    EngineBuild,
+    EngineSettings,
+    Exchange,
+    LaunchSpec,
+    Measurement,
+    ReplayPolicy,
+    Role,
+    StageTime,
+    StoredTrial,
+    StudyInfo,
+    Trace,
+    TraceHeader,
+    TrialResult,
+    TrialSpec,
+    TurnCounters,
+    TurnRecord,
+)
+from dflash_sweep.showcase import hanging
+from dflash_sweep.showcase.curator import Curator
+from dflash_sweep.showcase.linear import Completed, QuickStorage
+from dflash_sweep.showcase.optuna_side import storage_for
+from dflash_sweep.showcase.publishing import publish
+from dflash_sweep.store import Store
+from dflash_sweep.watcher import Silent
+
+BUDGETS, WINDOWS, TOP_K = tuple(range(4, 68, 4)), tuple(range(32, 1056, 64)), tuple(range(1, 21))
+SPACE = {
+    "budget": CategoricalDistribution(BUDGETS),
+    "target_feat_ctx": CategoricalDistribution(WINDOWS),
+    "top_k": CategoricalDistribution(TOP_K),
+}
+AXES = (
+    AxisInfo(name="budget", kind="int", values=BUDGETS, ordered=True),
+    AxisInfo(name="target_feat_ctx", kind="int", values=WINDOWS, ordered=True),
+    AxisInfo(name="top_k", kind="int", values=TOP_K, ordered=True),
+)
+SMALL = 40
+CURATED = 30
+"""The last so many trials go through the curator, as in a running study; the others get their pages at once."""
+TURNS = 4
+
+
+class Bench:
+    """One study of made-up runs, its curator, and its evidence on the disk."""
+
+    def __init__(self, url: str, name: str, folder: Path) -> None:
+        self.store, self.name, self.folder = Store(url), name, folder
+        self.study = optuna.create_study(
+            storage=url, study_name=name, direction="maximize", sampler=optuna.samplers.RandomSampler(seed=7)
+        )
+        self.store.save_study(
+            StudyInfo(name=name, engine="emulator", measurement=Measurement.EMULATED, axes=AXES, n_trials=5000)
+        )
+        self.rng = random.Random(7)
+        self.runs = 0
+        self.clock = 0.0
+        self.curator = Curator(Silent(), self.store, name, folder=folder / "artifacts", clock=lambda: self.clock)
+        self.curator._study_due = float("inf")  # the study's page is measured apart
+
+    def run(self, *, plain: bool = False, curated: bool = True) -> float:
+        """One run from ask to tell; seconds that the curator took of it (0 without one)."""
+        asked = None if plain else self.study.ask(SPACE)
+        number = None if asked is None else asked.number
+        role = Role.BASELINE if plain else Role.SEARCH
+        uid = f"{self.name}/{role}/{self.runs}/0/0"
+        knobs = {} if asked is None else dict(asked.params)
+        evidence = self.folder / "evidence" / str(self.runs)
+        spec = TrialSpec(
+            uid=uid, study=self.name, role=role, candidate=number, speculative=not plain, knobs=knobs,
+            engine=EngineSettings(name="emulator"), build=EngineBuild(engine="emulator", version="1", binary="e"),
+            trace=Trace(header=TraceHeader(name="t", source="made up"), turns=()), policy=ReplayPolicy(),
+            evidence_dir=str(evidence),
+        )  # fmt: skip
+        turns = tuple(self._turn(order, knobs) for order in range(TURNS))
+        files = TrialFiles(evidence)
+        files.write_log(b"one line of a log that is not read\n" * 100)
+        files.write_turns(turns)
+        self.store.begin(spec, "bench", "k")
+        self.curator.started(spec)
+        self.store.finish(
+            TrialResult(
+                uid=uid, measurement=Measurement.EMULATED, clock="virtual",
+                device=Device(kind="emulated", index=0, name="made up"), turns=turns,
+                launch=LaunchSpec(argv=("llama-server", "-m", "model.gguf", "--port", "40001") * 6),
+            ),
+            "k",
+        )  # fmt: skip
+        self.runs += 1
+        took = 0.0
+        if curated:
+            trial = self.store.trial(uid)
+            began = time.process_time()
+            self.curator.finished(trial, None, None)
+            took = time.process_time() - began
+        if asked is not None:
+            self.study.tell(asked, score(turns, "decode_tps"))
+        return took
+
+    def _turn(self, order: int, knobs: dict[str, Any]) -> TurnRecord:
+        budget, window = int(knobs.get("budget", 0)), int(knobs.get("target_feat_ctx", 0))
+        step_ms = (24.0 if not knobs else 30 + budget / 4 + window / 64) * self.rng.gauss(1, 0.01)
+        steps, tokens = 60, 60 if not knobs else round(60 * (1.5 + min(budget, 32) / 32))
+        counters = TurnCounters(
+            output_tokens=tokens, decode_tokens=tokens, decode_ms=steps * step_ms, timing_source="json",
+            verify_steps=steps if knobs else None, prompt_tokens=100, cached_tokens=0, prompt_ms=50.0,
+            stages=(StageTime(name="draft_ms", total_ms=10.0 * steps),) if knobs else (),
+        )  # fmt: skip
+        return TurnRecord(
+            conversation="c", index=order, bucket="code", order=order, counters=counters,
+            exchange=Exchange(turn_index=order, send_ns=0, end_ns=10**9), prompt_sha256="p", text_sha256="t",
+        )  # fmt: skip
+
+    def update_s(self) -> float:
+        """Seconds for one update of the study's page."""
+        from dflash_sweep.report.texts import texts_for
+        from dflash_sweep.showcase import Progress
+        from dflash_sweep.showcase.optuna_side import OptunaSide
+
+        storage = storage_for(self.store.url)
+        side = OptunaSide(storage, self.name, self.folder / "artifacts")
+        info = self.store.study(self.name)
+        assert info is not None
+        began = time.process_time()
+        stored: tuple[StoredTrial, ...] = self.store.trials(self.name)
+        hanging.show_running(side, info, stored, texts_for("en"), Progress(phase="search", done=0, total=0))
+        return time.process_time() - began
+
+
+def answer_s(app: Callable[..., Any], path: str, query: str, times: int = 3) -> tuple[float, int]:
+    """Median seconds of a request, and the bytes of its answer."""
+    took, size = [], 0
+    for _ in range(times):
+        environ = {
+            "PATH_INFO": path, "QUERY_STRING": query, "REQUEST_METHOD": "GET", "SERVER_NAME": "x", "SERVER_PORT": "80",
+            "HTTP_HOST": "127.0.0.1", "wsgi.input": io.BytesIO(), "wsgi.url_scheme": "http",
+            "wsgi.errors": io.StringIO(), "SERVER_PROTOCOL": "HTTP/1.1",
+        }  # fmt: skip
+        began = time.process_time()
+        size = len(b"".join(app(environ, lambda *_: None)))
+        took.append(time.process_time() - began)
+    return statistics.median(took), size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=5000)
+    trials = parser.parse_args().trials
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = []
+        for count in (SMALL, trials):  # each in a database of its own
+            place = folder / str(count)
+            place.mkdir()
+            bench = Bench(f"sqlite:///{place / 'studies.db'}", "s", place)
+            for number in range(max(0, count - CURATED)):
+                bench.run(plain=number < 2, curated=False)
+            began = time.process_time()
+            info = bench.store.study("s")
+            assert info is not None
+            publish(bench.store, info, folder=place / "artifacts")
+            published = time.process_time() - began
+            costs = [bench.run() for _ in range(CURATED)]
+            rows.append({**measured(bench, costs, count), "all pages at once, s": published})
+            print(f"{count} trials done", flush=True)  # noqa: T201
+        show(rows)
+
+
+def measured(bench: Bench, costs: list[float], count: int) -> dict[str, float]:
+    """Every figure of one study."""
+    update = bench.update_s()
+    storage = QuickStorage(bench.store.url, {})
+    store = FileSystemArtifactStore(bench.folder / "artifacts")
+    ours, own = Completed(wsgi(storage, store), storage), wsgi(storage_for(bench.store.url), store)
+    path = f"/api/studies/{bench.study._study_id}"
+    whole, size = answer_s(ours, path, "after=0")
+    return {
+        "trials": count,
+        "a finished trial, ms (median of the last 30)": 1000 * statistics.median(costs),
+        "the study's page, s": update,
+        "notes and figures read whole, s": whole,
+        "the same, dashboard alone, s": answer_s(own, path, "after=0", times=1)[0],
+        "a poll for new trials, s": answer_s(ours, path, f"after={count - 3}")[0],
+        "answer, KiB": size / 1024,
+    }
+
+
+def show(rows: list[dict[str, float]]) -> None:
+    small, large = rows
+    rule = f"{'processor time':48} {small['trials']:>9.0f} {large['trials']:>9.0f}   ratio"
+    print(rule)  # noqa: T201
+    for name in list(small)[1:]:
+        print(f"{name:48} {small[name]:9.3f} {large[name]:9.3f} {large[name] / small[name]:7.1f}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
