@@ -112,7 +112,7 @@ def test_where_nobody_keeps_the_limits_plain_decoding_is_the_answer(material: Ca
 
 
 @pytest.mark.parametrize(
-    ("lang", "said"), [("en", "not bit-equal to plain decoding: "), ("zh", "与普通解码并非逐位相同：")]
+    ("lang", "said"), [("en", "not bit-equal to plain decoding: "), ("zh", "与普通解码不逐位相同：")]
 )
 def test_a_contender_that_writes_other_text_is_named(material: Callable[..., Material], lang: str, said: str) -> None:
     def written(differing: int) -> Callable[[StoredTrial], StoredTrial]:
