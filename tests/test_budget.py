@@ -53,10 +53,10 @@ def test_no_limit_is_never_spent() -> None:
     assert budget(1e12, price_per_hour=3.0).spent(1e9) is None
 
 
-def test_a_reserve_is_kept_back_but_never_more_than_a_third() -> None:
-    # of 3 h 1 is spent: half an hour of reserve ends the search after 1.5 h more; a reserve of 9 h is cut to 1 h
+def test_a_reserve_is_kept_back_but_never_more_than_half() -> None:
+    # of 3 h 1 is spent: half an hour of reserve ends the search after 1.5 h more; a reserve of 9 h is cut to 1.5 h
     said = "the budget of 3 h is spent but for what the confirm phase needs"
     assert budget(3600 * 1.4, hours=3.0).spent(0.5) is None
     assert budget(3600 * 1.5, hours=3.0).spent(0.5) == said
-    assert budget(3600 * 0.9, hours=3.0).spent(9.0) is None
-    assert budget(3600 * 1.0, hours=3.0).spent(9.0) == said
+    assert budget(3600 * 0.4, hours=3.0).spent(9.0) is None
+    assert budget(3600 * 0.5, hours=3.0).spent(9.0) == said

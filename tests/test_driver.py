@@ -231,7 +231,7 @@ def test_the_search_leaves_the_confirm_phase_its_share(bench: Callable[..., Benc
     an_hour_each.calls = 0  # type: ignore[attr-defined]
     one = bench(an_hour_each)
     one.drive("phases=[calibrate,search]")  # seven hours
-    # 6 more runs of an hour are foreseen for confirming: of a budget of 9 h a third, 3 h, is kept back
+    # 6 more runs of an hour are foreseen for confirming: of a budget of 9 h half of it, 4.5 h, is kept back
     info = one.drive("budget.hours=9", "n_trials=9")
     assert one.roles().count(Role.SEARCH) == 4
     assert one.roles().count(Role.CONFIRM) == 2 * 3

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from dflash_sweep.records import StoredTrial
 
-RESERVE = 1 / 3
+RESERVE = 1 / 2
 """Most of a budget that the search leaves to the confirm phase: without it no winner could be named."""
 
 
