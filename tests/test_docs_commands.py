@@ -30,13 +30,17 @@ from fakes.documented import ROOT, Block
 
 GROUP = typer.main.get_command(command_line)
 FEW_RUNS = (
-    "cluster.kind=inline", "cluster.workers=1", "protocol.baseline_repeats=2", "protocol.default_repeats=1",
-    "protocol.half_width=null", "protocol.confirm_blocks=0", "report.formats=[png]", "storage.dashboard=false",
+    "cluster.kind=inline", "cluster.workers=1", "protocol.half_width=null", "protocol.confirm_blocks=0",
+    "report.formats=[png]", "storage.dashboard=false",
 )  # fmt: skip
 """Added to every study that is run: what makes it short and changes nothing that a page is about."""
 
-FIRST_STUDY = ["dflash-sweep", "run", "+study=ddtree"]
-"""Run once, for the folder that every page begins with, and not again where a page shows it."""
+PREPARED = (
+    ["dflash-sweep", "run", "+study=ddtree"],
+    ["dflash-sweep", "archive", "export", "ddtree", "--out", "ddtree.zip"],
+    ["dflash-sweep", "archive", "import", "ddtree.zip", "--as", "ddtree-2"],
+)
+"""Run once, for the folder that every page begins with; those that a page shows are not run again."""
 
 FOREIGN = ("nvidia-smi", "createdb", "ray")
 """Programs of others that pages name; never run here."""
@@ -121,11 +125,9 @@ def readers_folder(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "autoresearch.jsonl").write_text("".join(lines[:16]))
     words = ["traces", "import", "my-session.jsonl", "--out", "my-agent.jsonl", "--infer-tools"]
     assert host.run("cli", words, folder).code == 0
-    made = run(host, FIRST_STUDY, folder)
-    assert made.code == 0, made.err
-    for step in (["archive", "export", "ddtree", "--out", "a.zip"], ["archive", "import", "a.zip", "--as", "ddtree-2"]):
-        done = host.run("cli", step, folder)
-        assert done.code == 0, done.err
+    for words in PREPARED:
+        done = run(host, words, folder)
+        assert done.code == 0, f"{' '.join(words)}\n{done.err}"
     return folder
 
 
@@ -137,7 +139,12 @@ def shortened(words: list[str]) -> list[str]:
     few = [word for word in FEW_RUNS if word.partition("=")[0] not in given]
     if not given & {"trace", "trace.path", "--config-dir"}:
         few.append("trace=agent_short")
-    if "+study=one" not in words:  # it has no search
+    if "+study=one" in words:  # it has no search
+        few += ["protocol.baseline_repeats=1", "protocol.default_repeats=1"]
+    elif ["dflash-sweep", "run", *words] in PREPARED:
+        few += ["protocol.baseline_repeats=2", "protocol.default_repeats=1", "n_trials=1"]
+    else:
+        few += ["protocol.baseline_repeats=1", "protocol.default_repeats=0"]
         few.append("n_trials=2" if "resume=true" in words else "n_trials=1")
     return [*words, *few]
 
@@ -189,7 +196,7 @@ def test_the_commands_of_a_page_run(
         for words in block.commands():
             if block.reason is not None:
                 check(words, folder)
-            elif words != FIRST_STUDY:
+            elif words not in PREPARED:
                 done = run(host, words, folder)
                 allowed = (0, exits.EXIT_UNDECIDED) if "rerun" in words else (0,)  # two repeats may be too few to say
                 assert done.code in allowed, f"{' '.join(words)}\n{done.out}\n{done.err}"
