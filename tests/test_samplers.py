@@ -35,7 +35,7 @@ def course(
     if start is not None:
         study.enqueue(start)
     known: dict[tuple[tuple[str, str], ...], Outcome | None] = {}
-    points = []
+    points: list[Knobs] = []
     while len(points) < count and (asked := study.ask(known)) is not None:
         number, point = asked
         reached = value(point)
@@ -52,7 +52,7 @@ def number(point: Knobs, name: str) -> float:
 
 @pytest.mark.parametrize("name", [name for name in CHOICES["sampler.name"] if name != "gp"])
 def test_every_sampler_searches_and_repeats_itself_by_seed(name: str) -> None:
-    options = {"population_size": 4} if name == "nsga2" else None
+    options: dict[str, object] | None = {"population_size": 4} if name == "nsga2" else None
     space = parse_space({"budget": "range(8, 40, 8)", "top_k": "range(1, 9)"}) if name == "cmaes" else SPACE
 
     def best(point: Knobs) -> float:

@@ -69,9 +69,9 @@ def ineligible(trials: pd.DataFrame, turns: pd.DataFrame, limits: Sequence[Limit
         return {}
     good = trials[~is_plain(trials) & trials["candidate"].notna() & trials["failure_kind"].isna()]
     shares = _shares(turns) if any(limit.name == BIT_EQUAL for limit in limits) else {}
-    figures = {limit.name: numbers(good, limit.name) for limit in limits if limit.name != BIT_EQUAL}
+    figures = {limit.name: numbers(good, limit.name).tolist() for limit in limits if limit.name != BIT_EQUAL}
     found: dict[int, str] = {}
-    for place, row in good.iterrows():
+    for place, (_, row) in enumerate(good.iterrows()):
         for limit in limits:
             equal = shares.get(str(row["uid"]))
             value = (equal.share if equal else None) if limit.name == BIT_EQUAL else figures[limit.name][place]
