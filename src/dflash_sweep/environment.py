@@ -265,6 +265,7 @@ def collect(device: Device, spec: TrialSpec) -> dict[str, Any]:
     still: size and time of change.
     """
     paths = {"model": spec.engine.model, "draft_model": spec.engine.draft_model, "binary": spec.build.binary}
+    paths |= {"draft_model" if model.role == "draft" else "model": model.path for model in spec.models}
     return {
         **machine(),
         "gpu": gpu_state(device),

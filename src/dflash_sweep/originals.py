@@ -158,6 +158,9 @@ def _places(wanted: TraceHeader, info: StudyInfo, launch_dir: Path, given: str |
     unpacked = info.provenance.get("traces")
     if isinstance(unpacked, dict) and (found := unpacked.get(wanted.sha256)):
         yield str(found)  # came with an archive
+    unpacked = info.provenance.get("traces")  # of a study that came in an archive
+    if isinstance(unpacked, dict) and wanted.sha256 in unpacked:
+        yield str(unpacked[wanted.sha256])
     if found := info.provenance.get("trace_path"):
         yield str(found)
     for named in (_section(info, "trace").get("path"), _section(info, "protocol").get("held_out")):

@@ -24,6 +24,7 @@ from dflash_sweep.engines import Engine
 from dflash_sweep.errors import ConfigError, StudyFailed
 from dflash_sweep.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNDECIDED
 from dflash_sweep.frames import trial_frame
+from dflash_sweep.lease import Lease
 from dflash_sweep.metrics import METRIC
 from dflash_sweep.originals import Original
 from dflash_sweep.pool import Pool
@@ -228,11 +229,20 @@ def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_di
         beside = "" if found.plain is None else " beside plain decoding"
         say(f"Rerun of {original.name} as {name!r}: {options.repeats} runs{beside}.")
         say(f"Differs from then: {words(found.found)}.")
-        with pool.make(config.cluster.kind, found.devices, address=config.cluster.address) as workers:
+        with (
+            Lease(store, name, owner.current()),
+            pool.make(config.cluster.kind, found.devices, address=config.cluster.address) as workers,
+        ):
             found = _on_device(original, found, workers, force=options.force)
             store.save_study(info)
+            origin = environment.origin(info.provenance)
+            devices = tuple(device.uuid or device.name for device in workers.devices)
             specs = repeating.blocks(
-                (found.spec,) if found.plain is None else (found.spec, found.plain),
+                tuple(
+                    replace(spec, origin=origin, devices=devices)
+                    for spec in (found.spec, found.plain)
+                    if spec is not None
+                ),
                 name,
                 options.repeats,
                 run_dir=run_dir,

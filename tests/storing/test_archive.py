@@ -159,7 +159,7 @@ def test_logs_and_traces_are_found_from_the_rows(source: Source, target: Store, 
     assert traces.load(path).header.sha256 == spec["trace"]["sha256"]
     assert info.provenance["archive"]["file"] == "ddtree.zip"
     again = originals.load(target, "ddtree", 0, launch_dir=tmp_path)  # ready to be run again
-    assert len(again.spec.trace.turns) > 0
+    assert (again.trace_path, len(again.spec.trace.turns)) == (path, 3)
     missing = [reason for reason in done.left_out if "evidence of 10 trial(s)" in reason]
     assert missing
 
