@@ -153,6 +153,10 @@ def hill_climb(bench: Bench, measurements: int, seed: int) -> Outcome:
         "cache_type_k": "q4_0", "cache_type_v": "q4_0",
     }  # fmt: skip
     best = bench.measure(here)
+    while best is None and bench.count < measurements:  # people begin with a setting that runs
+        smaller = [value for value in axes[1].values or () if float(str(value)) < float(str(here["budget"]))]
+        here = {**here, "budget": smaller[-1] if smaller else here["budget"]}
+        best = bench.measure(here)
     while bench.count < measurements:
         axis = axes[int(rng.integers(len(axes)))]
         values = axis.values or ()
@@ -246,7 +250,7 @@ def _turn(speed: float) -> TurnRecord:
 
 def searched(measurements: int, blocks: int) -> int:
     """Candidates that fit beside baselines, canaries and confirm blocks."""
-    fixed = 2 + 1 + blocks * (CONFIRM_TOP + 2)  # plain decoding, and plain decoding with the best one's cache types
+    fixed = 3 + 1 + blocks * (CONFIRM_TOP + 2)  # plain decoding, and plain decoding with the best one's cache types
     return next(
         n for n in range(measurements, 0, -1) if n + max(0, (n - 1) // 10) + fixed <= measurements
     )  # a canary after every tenth
@@ -256,7 +260,7 @@ def ours(bench: Bench, measurements: int, seed: int, folder: Path, blocks: int) 
     cfg = app.compose_overrides(
         app.normalise([
             "+study=ddtree", f"seed={seed}", "study_name=bench", f"n_trials={searched(measurements, blocks)}",
-            "protocol.baseline_repeats=2", "protocol.default_repeats=1", "protocol.gate=false",
+            "protocol.baseline_repeats=3", "protocol.default_repeats=1", "protocol.max_repeats=3", "protocol.gate=false",
             f"protocol.confirm_top={CONFIRM_TOP}", f"protocol.confirm_blocks={blocks}", "protocol.canary_every=10",
             f"fixed.verifier={bench.table.fixed['verifier']}", "storage.url=sqlite:///:memory:",
         ])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 from dflash_sweep import metrics
 from dflash_sweep.analysis.intervals import log_mean_interval, speedup
+from dflash_sweep.analysis.smoothing import smoothed
 from dflash_sweep.objective import figure, front, sign
 from dflash_sweep.records import Knobs, Role, StoredTrial
 from dflash_sweep.study import point_key
@@ -63,19 +65,29 @@ def finalists(
     """Who is measured again: the best candidates of the search by the first objective, none of them hopeless, and of
     several objectives as many again from the front; equal servers appear once. Who is `ineligible` never does.
 
-    Candidates measured on devices of several names are each compared with the best of their own device.
+    Candidates measured on devices of several names are each compared with the best of their own device. The figures
+    are smoothed (see analysis.smoothing): of many single runs the best is the luckiest.
     """
     found = {trial.candidate: trial for trial in trials if _may_be_finalist(trial, objectives, ineligible)}
     points = _within_devices({number: trial for number, trial in found.items() if number is not None}, objectives)
     lead = sign(objectives[0])
-    order = sorted(points, key=lambda number: (lead * points[number][0], -number), reverse=True)
-    top = points[order[0]][0] if order else 0.0
-    hopeful = [number for number in order if abs(points[number][0] - top) <= FINALIST_SPREAD * abs(top)]
+    settings = {number: found[number].knobs for number in points}
+    figures = smoothed(settings, {number: own[0] for number, own in points.items()}, _plain_noise(trials, objectives[0]))
+    order = sorted(figures, key=lambda number: (lead * figures[number], -number), reverse=True)
+    top = figures[order[0]] if order else 0.0
+    hopeful = [number for number in order if abs(figures[number] - top) <= FINALIST_SPREAD * abs(top)]
     chosen: dict[int, Knobs] = {}
     _take(chosen, hopeful, found, effective, count)
     if len(objectives) > 1:
         _take(chosen, _spread_out(front(points, objectives), count), found, effective, len(chosen) + count)
     return chosen
+
+
+def _plain_noise(trials: Sequence[StoredTrial], objective: str) -> float | None:
+    """Standard deviation of the logarithm of one run, from repeats of plain decoding; None = fewer than three."""
+    runs = [value(trial, objective) for trial in trials if trial.role in (Role.BASELINE, Role.CANARY)]
+    logs = [math.log(run) for run in runs if run is not None and run > 0]
+    return stdev(logs) if len(logs) > 2 else None
 
 
 def _may_be_finalist(trial: StoredTrial, objectives: Sequence[str], ineligible: Collection[int]) -> bool:

@@ -16,6 +16,7 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
 from dflash_sweep.analysis import staleness
+from dflash_sweep.analysis.flattery import flattery, lowered
 from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable, with_keys
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
@@ -38,7 +39,7 @@ class Decision:
     if there is one). `cheapest` is the contender to take when they cannot be told apart, by the figure in
     `cheapest_by`. `value` is the mean of the winner (else of the best contender) and `speedup` its ratio to plain
     decoding over the same blocks, both adjusted for the number of finalists and looks (half of the level is for which
-    setting, half for plain decoding). Where plain decoding also ran with the setting's own threads, cache types and the
+    setting, half for plain decoding) and lowered by what chance adds to the best of several (see `flattery`). Where plain decoding also ran with the setting's own threads, cache types and the
     like (role control) and was faster so, that is what it is compared with, and `control` holds its knobs.
     `beats_plain`: True or False by that interval, None = undecided or no plain
     rows. `finished`: another planned block would not be used. With one of `finalists` there is nothing to be better
@@ -225,7 +226,9 @@ def _judge(
     contenders = _contenders(table[finalists], alpha / 2)
     best = contenders[0]
     level = 1 - alpha / 2 / max(1, len(finalists))
+    flattered = sign * flattery(table[finalists], best)
     gain, control = _hardest_gain(table, best, level, sign, _own_controls(controls, rows, best))
+    gain = None if gain is None else lowered(gain, flattered)
     won = len(contenders) == 1
     values = [float(value) for value in np.exp(sign * table[best].dropna())]
     cheapest, by = (best, None) if won else _cheapest(rows, contenders)
@@ -236,7 +239,7 @@ def _judge(
         contenders=tuple(int(name) for name in contenders),
         cheapest=int(cheapest),
         cheapest_by=by,
-        value=log_mean_interval(values, level=level),
+        value=lowered(log_mean_interval(values, level=level), flattered),
         speedup=gain,
         control=control,
         beats_plain=_beats(gain, sign),
