@@ -260,7 +260,8 @@ def ours(bench: Bench, measurements: int, seed: int, folder: Path, blocks: int) 
     cfg = app.compose_overrides(
         app.normalise([
             "+study=ddtree", f"seed={seed}", "study_name=bench", f"n_trials={searched(measurements, blocks)}",
-            "protocol.baseline_repeats=3", "protocol.default_repeats=1", "protocol.max_repeats=3", "protocol.gate=false",
+            "protocol.baseline_repeats=3", "protocol.default_repeats=1", "protocol.max_repeats=3",
+            "protocol.gate=false",
             f"protocol.confirm_top={CONFIRM_TOP}", f"protocol.confirm_blocks={blocks}", "protocol.canary_every=10",
             f"fixed.verifier={bench.table.fixed['verifier']}", "storage.url=sqlite:///:memory:",
         ])
