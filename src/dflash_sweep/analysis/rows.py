@@ -175,8 +175,11 @@ def own_measurement(trials: pd.DataFrame, measurement: str) -> pd.DataFrame:
 
 
 def within_study(trials: pd.DataFrame) -> pd.DataFrame:
-    """Rows of settings and baseline, without those beside the study."""
-    return trials[~trials["role"].map(str).isin(BESIDE_THE_STUDY)] if "role" in trials.columns else trials
+    """Rows of settings and baseline, without those beside the study. The reruns of a trial are a study of their own."""
+    if "role" not in trials.columns:
+        return trials
+    roles = trials["role"].map(str)
+    return trials if (roles == "rerun").all() else trials[~roles.isin(BESIDE_THE_STUDY)]
 
 
 def main_stratum(trials: pd.DataFrame, column: str) -> pd.DataFrame:
