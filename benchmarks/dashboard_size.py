@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import random
 import statistics
 import tempfile
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,9 @@ from typing import Any
 import optuna
 from optuna.artifacts import FileSystemArtifactStore
 from optuna.distributions import CategoricalDistribution
+from optuna.trial import create_trial
 from optuna_dashboard import wsgi
+from sqlalchemy import text
 
 from dflash_sweep.evidence import TrialFiles
 from dflash_sweep.objective import score
@@ -46,16 +50,17 @@ from dflash_sweep.records import (
     TurnCounters,
     TurnRecord,
 )
-from dflash_sweep.showcase import hanging
+from dflash_sweep.report.texts import texts_for
+from dflash_sweep.showcase import Progress, hanging
 from dflash_sweep.showcase.curator import Curator
 from dflash_sweep.showcase.linear import Completed, QuickStorage
-from dflash_sweep.showcase.optuna_side import storage_for
-from dflash_sweep.showcase.publishing import publish
+from dflash_sweep.showcase.optuna_side import OWN_WORDS, OptunaSide, storage_for
+from dflash_sweep.showcase.trial_note import trial_note
 from dflash_sweep.store import Store
 from dflash_sweep.watcher import Silent
 
 BUDGETS, WINDOWS, TOP_K = tuple(range(4, 68, 4)), tuple(range(32, 1056, 64)), tuple(range(1, 21))
-SPACE = {
+SPACE: dict[str, CategoricalDistribution] = {
     "budget": CategoricalDistribution(BUDGETS),
     "target_feat_ctx": CategoricalDistribution(WINDOWS),
     "top_k": CategoricalDistribution(TOP_K),
@@ -67,8 +72,8 @@ AXES = (
 )
 SMALL = 40
 CURATED = 30
-"""The last so many trials go through the curator, as in a running study; the others get their pages at once."""
-TURNS = 4
+"""The last so many trials go through the curator, as in a running study; the others are written in bulk."""
+TURNS = 2
 
 
 class Bench:
@@ -83,21 +88,66 @@ class Bench:
             StudyInfo(name=name, engine="emulator", measurement=Measurement.EMULATED, axes=AXES, n_trials=5000)
         )
         self.rng = random.Random(7)
-        self.runs = 0
+        self.runs = self.files = 0
         self.clock = 0.0
         self.curator = Curator(Silent(), self.store, name, folder=folder / "artifacts", clock=lambda: self.clock)
         self.curator._study_due = float("inf")  # the study's page is measured apart
 
-    def run(self, *, plain: bool = False, curated: bool = True) -> float:
-        """One run from ask to tell; seconds that the curator took of it (0 without one)."""
-        asked = None if plain else self.study.ask(SPACE)
-        number = None if asked is None else asked.number
-        role = Role.BASELINE if plain else Role.SEARCH
+    def curated_s(self) -> float:
+        """One run from ask to tell, as in a running study; processor seconds that the curator took of it."""
+        asked = self.study.ask(dict(SPACE))
+        trial, spec = self._stored(asked.number, dict(asked.params))
+        self.curator.started(spec)
+        began = time.process_time()
+        self.curator.finished(trial, None, None)
+        took = time.process_time() - began
+        self.study.tell(asked, score(trial.result.turns, "decode_tps"))
+        return took
+
+    def fill(self, count: int) -> None:
+        """So many finished trials with notes and files, written in bulk under the keys that the dashboard reads."""
+        self._stored(None, {})
+        notes = []
+        info = self.store.study(self.name)
+        assert info is not None
+        for number in range(count):
+            knobs = {name: self.rng.choice(axis.choices) for name, axis in SPACE.items()}
+            trial, spec = self._stored(number, knobs)
+            files = {
+                f"artifacts:{self._artifact(name)}": json.dumps(self._meta(name))
+                for name in ("server.log", "turns.jsonl", "stages.svg")
+            }
+            self.study.add_trial(
+                create_trial(
+                    value=score(trial.result.turns, "decode_tps"), params=knobs, distributions=dict(SPACE),
+                    user_attrs={"tags": "emulated", "trial": trial.number, "measurement": "emulated"},
+                    system_attrs=files,
+                )
+            )  # fmt: skip
+            notes.append(trial_note([trial], info, texts_for("en"), plain_ms=25.0, folder=spec.evidence_dir))
+        storage = storage_for(self.store.url)
+        ids = {trial.number: trial._trial_id for trial in self.study.get_trials(deepcopy=False)}
+        insert = text("INSERT INTO study_system_attributes (study_id, key, value_json) VALUES (:study, :key, :value)")
+        with storage.engine.begin() as connection:
+            for number, note in enumerate(notes):
+                for key, value in (("note_ver", 1), ("note_str:0", note + OWN_WORDS)):
+                    row = {"study": self.study._study_id, "key": f"dashboard:{ids[number]}:{key}"}
+                    connection.execute(insert, {**row, "value": json.dumps(value)})
+
+    def _artifact(self, name: str) -> str:
+        self.files += 1
+        return f"{self.files:08d}-0000-4000-8000-{zlib.crc32(name.encode()):012d}"
+
+    def _meta(self, name: str) -> dict[str, Any]:
+        return {"artifact_id": self._artifact(name), "filename": name, "mimetype": "text/plain", "encoding": None}
+
+    def _stored(self, number: int | None, knobs: dict[str, Any]) -> tuple[StoredTrial, TrialSpec]:
+        """A finished run in the store, with its evidence."""
+        role = Role.BASELINE if number is None else Role.SEARCH
         uid = f"{self.name}/{role}/{self.runs}/0/0"
-        knobs = {} if asked is None else dict(asked.params)
         evidence = self.folder / "evidence" / str(self.runs)
         spec = TrialSpec(
-            uid=uid, study=self.name, role=role, candidate=number, speculative=not plain, knobs=knobs,
+            uid=uid, study=self.name, role=role, candidate=number, speculative=number is not None, knobs=knobs,
             engine=EngineSettings(name="emulator"), build=EngineBuild(engine="emulator", version="1", binary="e"),
             trace=Trace(header=TraceHeader(name="t", source="made up"), turns=()), policy=ReplayPolicy(),
             evidence_dir=str(evidence),
@@ -107,25 +157,14 @@ class Bench:
         files.write_log(b"one line of a log that is not read\n" * 100)
         files.write_turns(turns)
         self.store.begin(spec, "bench", "k")
-        self.curator.started(spec)
-        self.store.finish(
-            TrialResult(
-                uid=uid, measurement=Measurement.EMULATED, clock="virtual",
-                device=Device(kind="emulated", index=0, name="made up"), turns=turns,
-                launch=LaunchSpec(argv=("llama-server", "-m", "model.gguf", "--port", "40001") * 6),
-            ),
-            "k",
+        result = TrialResult(
+            uid=uid, measurement=Measurement.EMULATED, clock="virtual", turns=turns,
+            device=Device(kind="emulated", index=0, name="made up"),
+            launch=LaunchSpec(argv=("llama-server", "-m", "model.gguf", "--port", "40001") * 6),
         )  # fmt: skip
+        self.store.finish(result, "k")
         self.runs += 1
-        took = 0.0
-        if curated:
-            trial = self.store.trial(uid)
-            began = time.process_time()
-            self.curator.finished(trial, None, None)
-            took = time.process_time() - began
-        if asked is not None:
-            self.study.tell(asked, score(turns, "decode_tps"))
-        return took
+        return self.store.trial(uid), spec
 
     def _turn(self, order: int, knobs: dict[str, Any]) -> TurnRecord:
         budget, window = int(knobs.get("budget", 0)), int(knobs.get("target_feat_ctx", 0))
@@ -143,10 +182,6 @@ class Bench:
 
     def update_s(self) -> float:
         """Seconds for one update of the study's page."""
-        from dflash_sweep.report.texts import texts_for
-        from dflash_sweep.showcase import Progress
-        from dflash_sweep.showcase.optuna_side import OptunaSide
-
         storage = storage_for(self.store.url)
         side = OptunaSide(storage, self.name, self.folder / "artifacts")
         info = self.store.study(self.name)
@@ -185,15 +220,9 @@ def main() -> None:
             place = folder / str(count)
             place.mkdir()
             bench = Bench(f"sqlite:///{place / 'studies.db'}", "s", place)
-            for number in range(max(0, count - CURATED)):
-                bench.run(plain=number < 2, curated=False)
-            began = time.process_time()
-            info = bench.store.study("s")
-            assert info is not None
-            publish(bench.store, info, folder=place / "artifacts")
-            published = time.process_time() - began
-            costs = [bench.run() for _ in range(CURATED)]
-            rows.append({**measured(bench, costs, count), "all pages at once, s": published})
+            bench.fill(count - CURATED)
+            costs = [bench.curated_s() for _ in range(CURATED)]
+            rows.append(measured(bench, costs, count))
             print(f"{count} trials done", flush=True)  # noqa: T201
         show(rows)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.artifacts import get_all_artifact_meta
 
 from dflash_sweep.records import Role, VerdictStatus
 from dflash_sweep.store import Store
@@ -19,7 +20,7 @@ from fakes.sweeping import SWEEP, figures, sweep, trials
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("finished")
-    return folder, sweep(folder, "n_trials=4")
+    return folder, sweep(folder, "n_trials=4", "storage.dashboard=true")
 
 
 def test_a_study_ends_with_rows_findings_and_exit_code_0(
@@ -51,6 +52,25 @@ def test_the_findings_say_that_exact_verification_cannot_win(
     bound = next(verdict for verdict in found["verdicts"] if verdict["id"] == "structural_bound")
     assert bound["status"] == VerdictStatus.HOLDS
     assert "exact_ms" in bound["subject"]
+
+
+def test_the_dashboard_has_every_trials_page_and_the_findings(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, run = finished
+    assert "not up to date" not in run.stderr
+    study = optuna.load_study(study_name="ddtree", storage=f"sqlite:///{folder / 'studies.db'}")
+    held = study._storage.get_study_system_attrs(study._study_id)
+    assert "EMULATED" in held["dashboard:note_str:0"]
+    measured = [trial for trial in study.trials if trial.value is not None]
+    assert len(measured) == 4
+    for trial in measured:
+        assert held[f"dashboard:{trial._trial_id}:note_str:0"].startswith(f"# search #{trial.number} — EMULATED")
+        names = {meta.filename for meta in get_all_artifact_meta(trial, storage=study._storage)}
+        assert names == {"server.log", "turns.jsonl", "stages.svg"}
+        assert trial.user_attrs["tags"] == "emulated"
+    assert {meta.filename for meta in get_all_artifact_meta(study)} == {"findings.html", "findings.md", "results.csv"}
+    assert len(list((folder / "artifacts").iterdir())) == 3 * 4 + 3
 
 
 def test_every_trial_leaves_its_evidence(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

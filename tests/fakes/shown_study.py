@@ -34,7 +34,7 @@ AXES = (
     AxisInfo(name="chain_seed", kind="bool", values=(False, True)),
 )
 COMMAND = ("llama-server", "-m", "target model.gguf", "--port", "40001")
-SPACE = {
+SPACE: dict[str, optuna.distributions.BaseDistribution] = {
     "budget": optuna.distributions.CategoricalDistribution((8, 16, 22, 32)),
     "chain_seed": optuna.distributions.CategoricalDistribution((False, True)),
 }

@@ -18,6 +18,7 @@ SWEEP = Path(__file__).parents[2] / "sweep.py"
 QUICK = (
     "+study=ddtree", "cluster=inline", "trace=agent_short", "progress=plain", "seed=7", "report.formats=[png]",
     "protocol.baseline_repeats=2", "protocol.default_repeats=1", "protocol.confirm_top=2", "protocol.confirm_blocks=2",
+    "protocol.half_width=null", "storage.dashboard=false",
 )  # fmt: skip
 
 

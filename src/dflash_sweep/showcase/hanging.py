@@ -11,6 +11,7 @@ from typing import Any
 
 from dflash_sweep import standing
 from dflash_sweep.evidence import TrialFiles
+from dflash_sweep.objective import sign
 from dflash_sweep.records import Role, StoredTrial, StudyInfo
 from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import Texts
@@ -82,7 +83,7 @@ def _most_telling(stored: Sequence[StoredTrial], objective: str) -> list[StoredT
     """Plain decoding, everything but the search, and the best runs of the search: in order, LARGE at most."""
     searched = [(standing.value(run, objective), run) for run in stored if run.role is Role.SEARCH]
     measured = [(value, run) for value, run in searched if value is not None]
-    measured.sort(key=lambda entry: -standing.sign(objective) * entry[0])
+    measured.sort(key=lambda entry: -sign(objective) * entry[0])
     others = [run for run in stored if run.role is not Role.SEARCH][-LARGE // 2 :]
     best = [run for _, run in measured[: LARGE - len(others)]]
     return sorted([*others, *best], key=lambda run: run.number)
