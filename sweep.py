@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":
-    from dflash_sweep.app import main
+    from dflash_sweep.help_page import main
 
     sys.exit(main())

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dflash_sweep import mishap, settings
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.exits import EXIT_INTERRUPTED, EXIT_OK
+from dflash_sweep.help_page import config_dir
 
 Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 """Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
@@ -45,13 +46,6 @@ _FLAGS = (
 """Hydra's own options."""
 
 _LOG = logging.getLogger(__name__)
-_PACKAGE = Path(__file__).parent
-_IN_CHECKOUT = _PACKAGE.parents[1] / "conf"
-
-
-def config_dir() -> Path:
-    """The configuration folder: the checkout's own, or the one that travels inside the installed package."""
-    return _IN_CHECKOUT if (_IN_CHECKOUT / "config.yaml").is_file() else _PACKAGE / "conf"
 
 
 def choices(group: str, own: Path | None = None) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 @app.command(context_settings=_PASS_ON, add_help_option=False)
 def run(context: typer.Context, overrides: Overrides = None) -> None:
     """Run a study: the same as `python sweep.py …`, e.g. `dflash-sweep run +study=ddtree n_trials=20`."""
-    from dflash_sweep.app import main as run_main
+    from dflash_sweep.help_page import main as run_main
 
     raise typer.Exit(run_main([*(overrides or []), *context.args, *(["-v"] if context.obj else [])]))
 
