@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import string
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -110,6 +111,15 @@ def test_a_stored_sentence_is_recognised_by_its_words() -> None:
         plain=24.5,
     )
     assert recognised(str(nested), "zh") == translated(nested, "zh")
+    both = together(nested, say("No setting was repeated often enough to know the noise."))
+    assert recognised(str(both), "zh") == translated(both, "zh")
+
+
+def test_other_peoples_words_are_left_alone_and_cost_no_time() -> None:
+    error = "The server said: failed to do x, twice. And it (really) died, with a code. Something else. " * 20
+    began = time.process_time()
+    assert recognised(error, "zh") == error
+    assert time.process_time() - began < 20
 
 
 def test_a_conclusion_that_ended_a_study_is_known_by_its_text(build_study: Callable[..., StudyInfo]) -> None:
@@ -171,6 +181,10 @@ def test_no_english_is_left_on_a_page(
 
 def test_no_english_is_left_of_an_imported_log() -> None:
     found = importing.read(PACKAGE / "data" / "castle-runs-001-113.jsonl", study="castle")
+    (bound,) = (v for v in collect(found.study, found.trials).verdicts if v.id == "structural_bound")
+    assert recognised(str(bound.statement), "zh") == translated(
+        bound.statement, "zh"
+    )  # as the reason of a stored study
     for page in pages(found.study, found.trials):
         assert "结构上限" in page
         assert english(page, quoted(found.trials)) == []

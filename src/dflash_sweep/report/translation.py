@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from dflash_sweep.analysis.sentences import Sentence
 
@@ -21,6 +20,9 @@ LANGUAGES = ("zh",)
 
 _TELLING = 12
 """Characters of its own that a template must have to be recognised by: "{low} to {high}" would fit anything."""
+
+_LONGEST = 2000
+"""Characters of a text that is looked at: what is longer is no sentence of ours."""
 
 _SPACED_STOP = re.compile(r"(?<=[。；：）]) (?=[^\s\[(])")
 
@@ -62,20 +64,36 @@ def needs_translation(template: str) -> bool:
 
 
 def recognised(text: str, lang: str) -> str:
-    """A stored English sentence of which only the text is left, by the template that it fits; else the text itself."""
+    """A stored English sentence of which only the text is left, by the template that it fits; else the text itself.
+
+    Several sentences said together (see sentences.together) are taken one after the other.
+    """
     if lang not in LANGUAGES or isinstance(text, Sentence):
         return translated(text, lang)
+    if len(text) > _LONGEST:
+        return text
+    if (whole := _fitted(text, lang)) is not None:
+        return whole
+    for end in range(len(text) - 1, 0, -1):
+        if text[end - 1] in ".)" and text[end] == " " and (known := _fitted(text[:end], lang)) is not None:
+            return known + recognised(text[end + 1 :], lang)
+    return word(text, lang)
+
+
+def _fitted(text: str, lang: str) -> str | None:
+    """The text by the one template that it fits as a whole, its fields recognised as well; None if it fits none."""
     for pattern, template in _patterns(lang):
         if match := pattern.fullmatch(text):
-            fields: dict[str, Any] = {name: recognised(value, lang) for name, value in match.groupdict().items()}
+            fields = {name: _fitted(value, lang) or word(value, lang) for name, value in match.groupdict().items()}
             return _SPACED_STOP.sub("", _without_formats(template).format(**fields))
-    return word(text, lang)
+    return None
 
 
 @cache
 def _patterns(lang: str) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Patterns of the templates that can be told by their words, the longest first: it says most about what it fits."""
-    ordered = sorted(table(lang).items(), key=lambda item: -len(_without_fields(item[0])))
+    """Patterns of the templates that can be told by their words: first those that begin with words, longest first, for
+    they say most about what they fit."""
+    ordered = sorted(table(lang).items(), key=lambda item: (item[0][0] == "{", -len(_without_fields(item[0]))))
     return tuple((_pattern(english), own) for english, own in ordered if len(_without_fields(english)) >= _TELLING)
 
 
