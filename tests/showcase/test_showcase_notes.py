@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dflash_sweep import standing
-from dflash_sweep.records import LaunchSpec, Role, StoredTrial
+from dflash_sweep.errors import FailureKind
+from dflash_sweep.records import Failure, LaunchSpec, Role, StoredTrial
 from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import Texts, texts_for
 from dflash_sweep.showcase import Progress
@@ -68,6 +69,18 @@ def test_a_failure_is_told_in_words_with_the_end_of_the_log(shown: Material) -> 
     assert "CUDA error: out of memory" in note
     assert "allocating 9 GiB\nfailed" in note
     assert "failed" in tags(of(shown, 3), shown.study)
+
+
+def test_a_trial_that_was_ended_early_has_not_failed(shown: Material) -> None:
+    (run,) = of(shown, 3)
+    stopped = Failure(kind=FailureKind.PRUNED, message="12 % behind after 4 turns")
+    early = replace(run, result=replace(run.result, failure=stopped))
+    note = trial_note([early], shown.study, EN, plain_ms=None, folder=None)
+    assert "ended early" in note
+    assert "12 % behind after 4 turns" in note
+    assert "Failed" not in note
+    assert tags([early], shown.study) == ("emulated", "stopped-early")
+    assert Counted.of([early, run]) == Counted(runs=2, failed=1)
 
 
 def test_a_trials_page_is_bounded(shown: Material) -> None:

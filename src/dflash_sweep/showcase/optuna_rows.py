@@ -57,7 +57,8 @@ def as_trial(row: StoredTrial, value: float | None, axes: Mapping[str, BaseDistr
     failure = row.result.failure
     if failure is not None:
         attributes["failure"] = str(failure.kind)
-    state = TrialState.FAIL if failure is not None else TrialState.PRUNED if value is None else TrialState.COMPLETE
+    pruned = value is None if failure is None else failure.kind.is_stop
+    state = TrialState.PRUNED if pruned else TrialState.COMPLETE if failure is None else TrialState.FAIL
     return create_trial(
         state=state, value=value if state is TrialState.COMPLETE else None, params=params,
         distributions={name: axes[name] for name in params}, user_attrs=attributes,

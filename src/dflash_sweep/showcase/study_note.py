@@ -39,7 +39,8 @@ class Counted:
 
     @classmethod
     def of(cls, trials: Sequence[StoredTrial]) -> Counted:
-        return cls(runs=len(trials), failed=sum(trial.result.failure is not None for trial in trials))
+        failures = [failure for trial in trials if (failure := trial.result.failure) and not failure.kind.is_stop]
+        return cls(runs=len(trials), failed=len(failures))
 
 
 class _Linked(NoteRenderer):

@@ -25,13 +25,13 @@ _GROUPS = {"draft_ms": "draft", "topk_ms": "topk", "verify_ms": "verify", "exact
 
 
 def tags(runs: Sequence[StoredTrial], study: StudyInfo) -> tuple[str, ...]:
-    """What sort of trial this is: emulated, imported, retried, failed, confirm, winner."""
+    """What sort of trial this is: emulated, imported, retried, failed, stopped-early, confirm, winner."""
     newest = runs[-1]
     found = [str(newest.result.measurement)]
     if max(run.attempt for run in runs):
         found.append("retried")
-    if newest.result.failure is not None:
-        found.append("failed")
+    if (failure := newest.result.failure) is not None:
+        found.append("stopped-early" if failure.kind.is_stop else "failed")
     found += [str(role) for role in (Role.CONFIRM, Role.RERUN) if any(run.role is role for run in runs)]
     if newest.candidate is not None and newest.candidate == study.confirmed_candidate:
         found.append("winner")
@@ -128,6 +128,8 @@ def _failure(failure: Failure | None, texts: Texts) -> list[Block]:
     meaning = texts(f"failure.{failure.kind}") if texts.has(f"failure.{failure.kind}") else ""
     message = " ".join(failure.message.split())
     shown = message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
+    if failure.kind.is_stop:
+        return [Paragraph((strong(meaning), ". ", shown))]
     blocks: list[Block] = [
         Paragraph((strong(words(texts.lang, "failed", kind=failure.kind)), " ", em(meaning))),
         Paragraph(shown),
