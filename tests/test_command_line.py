@@ -16,7 +16,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from dflash_sweep import __version__, cli, completion, mishap
+from dflash_sweep import __version__, cli, completion, help_page, mishap
 from dflash_sweep.errors import ConfigError, StorageError, StudyFailed
 from dflash_sweep.exits import EXIT_CONFIG, EXIT_DEFECT, EXIT_FAILED
 from dflash_sweep.records import Measurement, StudyInfo
@@ -83,12 +83,9 @@ def test_the_help_of_a_run_is_hydras_without_loading_hydra(tmp_path: Path) -> No
 
 
 def test_every_example_of_the_help_is_a_command_that_is_taken() -> None:
-    import yaml
-
     from dflash_sweep import app, settings
 
-    template = yaml.safe_load((ROOT / "conf" / "config.yaml").read_text())["hydra"]["help"]["template"]
-    examples = template.partition("Examples")[2].partition("Groups:")[0].replace("\\\n", " ")
+    examples = help_page.text().partition("Examples")[2].partition("Groups:")[0].replace("\\\n", " ")
     lines = [line.strip() for line in examples.splitlines() if line.strip().startswith("python sweep.py")]
     assert len(lines) >= 5
     for line in lines:

@@ -19,9 +19,9 @@ def overrides(incomplete: str, before: Sequence[str] = ()) -> list[str]:
 
 
 def _groups() -> list[str]:
-    from dflash_sweep import app
+    from dflash_sweep.help_page import config_dir
 
-    return sorted(path.name for path in app.config_dir().iterdir() if path.is_dir())
+    return sorted(path.name for path in config_dir().iterdir() if path.is_dir())
 
 
 def _values(group: str, begun: str) -> list[str]:
