@@ -76,7 +76,7 @@ class LiveView(Printed):
 
     def _say(self, text: str, style: str) -> None:
         """One event above the block, its time in front; a long one is wrapped between words, under itself."""
-        said = Text(" ".join(text.split()), style=style)
+        said = Text(text.replace("\n", " "), style=style)
         lines = said.wrap(self._out, max(20, self._out.width - _INDENT - 1))
         stamp = Text(time.strftime("%H:%M:%S "), style="bright_black")
         self._block.above(stamp + Text("\n" + " " * _INDENT).join(lines))
