@@ -314,7 +314,7 @@ POLICIES: dict[str, Callable[[Bench, int, int, Path], Outcome]] = {
     "grid, best raw": lambda bench, n, seed, _: best_raw(bench, grid_points(bench.table.space, seed), n),
     "hill-climb, keep/discard": lambda bench, n, seed, _: hill_climb(bench, n, seed),
     "Optuna TPE, best raw": lambda bench, n, seed, _: plain_tpe(bench, n, seed),
-    "ours": lambda bench, n, seed, folder: ours(bench, n, seed, folder, blocks=4),
+    "ours": lambda bench, n, seed, folder: ours(bench, n, seed, folder, blocks=3 if n < 100 else 4),
 }
 
 

@@ -43,7 +43,12 @@ def search_study(context: Context, owner: str) -> Study:
         settings.study_name,
         context.preflight.space,
         directions=[direction(name) for name in settings.objectives],
-        sampler=SamplerChoice(name=sampler.name, n_startup_trials=sampler.n_startup_trials, options=sampler.options),
+        sampler=SamplerChoice(
+            name=sampler.name,
+            n_startup_trials=sampler.n_startup_trials,
+            forecast_every=sampler.forecast_every,
+            options=sampler.options,
+        ),
         seed=settings.config.seed,
         constrained=bool(settings.limits),
         effective=effective,

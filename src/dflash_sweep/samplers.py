@@ -30,11 +30,22 @@ ENUMERATING = ("grid", "hillclimb")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerChoice:
-    """Which sampler, and its options in Optuna's spelling."""
+    """Which sampler, and its options in Optuna's spelling. `forecast_every`: see `foretelling`; 0 = never."""
 
     name: str = "tpe"
     n_startup_trials: int = 10
     options: Mapping[str, Any] | None = None
+    forecast_every: int = 0
+
+
+MIN_MEASURED = 5
+"""Values before a sampler's model is used. Failures teach it what to keep away from only beside values: where all have
+failed, TPE takes some of them for the good ones and stays there."""
+
+
+def untaught(choice: SamplerChoice) -> SamplerChoice:
+    """The same choice while there are too few values for its model: candidates at random."""
+    return SamplerChoice(name="random") if choice.name in ("tpe", "cmaes", "gp") else choice
 
 
 def distribution(axis: Axis) -> BaseDistribution:

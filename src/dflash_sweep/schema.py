@@ -61,6 +61,7 @@ class SamplerConfig:
 
     name: str = "tpe"  # tpe | random | grid | cmaes | gp | nsga2 | hillclimb
     n_startup_trials: int = 10  # random candidates before the model is used
+    forecast_every: int = 0  # every so manyth candidate is the one that all runs so far foretell as best; 0 = never
     options: dict[str, Any] = field(default_factory=dict)  # passed to Optuna's sampler
 
 
@@ -191,6 +192,7 @@ PICTURE_FORMATS = ("png", "svg")
 
 MINIMA: dict[str, float] = {
     "n_trials": 0,
+    "sampler.forecast_every": 0,
     "engine.n_ctx": 1,
     "engine.startup_timeout_s": 1,
     "replay.warmup_turns": 0,

@@ -25,9 +25,18 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError
+from dflash_sweep.foretelling import best_unmeasured
 from dflash_sweep.outcomes import Outcome
 from dflash_sweep.records import Knobs, KnobValue
-from dflash_sweep.samplers import ENUMERATING, SamplerChoice, check_choice, distribution, make_sampler
+from dflash_sweep.samplers import (
+    ENUMERATING,
+    MIN_MEASURED,
+    SamplerChoice,
+    check_choice,
+    distribution,
+    make_sampler,
+    untaught,
+)
 from dflash_sweep.seeds import derive
 from dflash_sweep.space import Axis, SearchSpace
 
@@ -114,7 +123,9 @@ class Study:
         if number is None:
             trials = self._study.get_trials(deepcopy=False)
             number = next((trial.number for trial in trials if trial.state is TrialState.WAITING), len(trials))
-        self._study.sampler = make_sampler(self._sampler, derive(self._seed, "sampler", number), self.space)
+        measured = len(self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+        choice = self._sampler if measured >= MIN_MEASURED else untaught(self._sampler)
+        self._study.sampler = make_sampler(choice, derive(self._seed, "sampler", number), self.space)
         self._rng = random.Random(derive(self._seed, "fallback", number))
 
     def check(self, point: Knobs) -> None:
@@ -140,6 +151,8 @@ class Study:
             return self._ask(known)
 
     def _ask(self, known: Known) -> tuple[int, Knobs] | None:
+        if (foretold := self._foretold(known)) is not None:
+            self._study.enqueue_trial(dict(foretold))
         enumerating = self._sampler.name in ENUMERATING
         patience = _MAX_PASSED_OVER if enumerating else _MAX_DUPLICATES
         for attempt in range(patience + 1):
@@ -158,6 +171,23 @@ class Study:
                 return trial.number, point
             self.tell_duplicate(trial.number, known[key])
         return None
+
+    def _foretold(self, known: Known) -> Knobs | None:
+        """What every `forecast_every`th candidate is; None where it is the sampler's turn."""
+        every, trials = self._sampler.forecast_every, self._study.get_trials(deepcopy=False)
+        waiting = any(trial.state is TrialState.WAITING for trial in trials)
+        if not every or waiting or len(self._study.directions) > 1 or len(trials) % every != every - 1:
+            return None
+        finished = [trial for trial in trials if trial.state.is_finished() and "duplicate" not in trial.user_attrs]
+        return best_unmeasured(
+            self.space,
+            [
+                ({axis: _native(trial.params.get(axis)) for axis in self._distributions}, _kept(trial))
+                for trial in finished
+            ],
+            maximise=self._study.direction is StudyDirection.MAXIMIZE,
+            known=lambda point: self.key(point) in known,
+        )
 
     def tell_duplicate(self, number: int, outcome: Outcome | None) -> None:
         """A candidate that equals one already measured: its outcome again, or PRUNED where that has none."""
@@ -332,6 +362,12 @@ def _opened(url: str, name: str, directions: Sequence[str]) -> optuna.Study:
 
 def _engine_options(url: str) -> dict[str, object]:
     return {"connect_args": {"timeout": _LOCK_TIMEOUT_S}} if url.startswith("sqlite") else {}
+
+
+def _kept(trial: optuna.trial.FrozenTrial) -> float | None:
+    """A candidate's value; None where it failed or broke a constraint."""
+    broken = any(beyond > 0 for beyond in trial.constraints.values())
+    return None if trial.value is None or broken else trial.value
 
 
 def _native(value: object) -> KnobValue:

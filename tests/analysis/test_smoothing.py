@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dflash_sweep.analysis.smoothing import smoothed
+from dflash_sweep.analysis.smoothing import forecast, smoothed
 from dflash_sweep.records import Knobs
 
 SETTINGS: dict[int, Knobs] = {
@@ -59,3 +59,16 @@ def test_one_setting_without_axes_that_vary() -> None:
     same: dict[int, Knobs] = {n: {"budget": 8} for n in range(10)}
     found = smoothed(same, {n: 10.0 + n for n in same}, 0.05)
     assert all(10 < value < 20 for value in found.values())
+
+
+def test_an_unmeasured_setting_is_foretold_from_its_values() -> None:
+    left_out = 7
+    known = [n for n in SETTINGS if n != left_out]
+    found = forecast([SETTINGS[n] for n in known], [truth(SETTINGS[n]) for n in known], list(SETTINGS.values()))
+    assert found[left_out] == pytest.approx(truth(SETTINGS[left_out]), rel=0.02)
+    assert max(range(len(found)), key=found.__getitem__) == max(SETTINGS, key=lambda n: truth(SETTINGS[n]))
+
+
+def test_a_value_that_was_never_measured_is_foretold_as_an_average_one() -> None:
+    found = forecast([{"budget": 8}, {"budget": 16}], [10.0, 10.0], [{"budget": 99}])
+    assert found == pytest.approx([10.0])

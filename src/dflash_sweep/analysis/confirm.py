@@ -39,10 +39,10 @@ class Decision:
     if there is one). `cheapest` is the contender to take when they cannot be told apart, by the figure in
     `cheapest_by`. `value` is the mean of the winner (else of the best contender) and `speedup` its ratio to plain
     decoding over the same blocks, both adjusted for the number of finalists and looks (half of the level is for which
-    setting, half for plain decoding) and lowered by what chance adds to the best of several (see `flattery`). Where plain decoding also ran with the setting's own threads, cache types and the
-    like (role control) and was faster so, that is what it is compared with, and `control` holds its knobs.
-    `beats_plain`: True or False by that interval, None = undecided or no plain
-    rows. `finished`: another planned block would not be used. With one of `finalists` there is nothing to be better
+    setting, half for plain decoding) and lowered by what chance adds to the best of several (see `flattery`). Where
+    plain decoding also ran with the setting's own threads, cache types and the like (role control) and was faster so,
+    that is what it is compared with, and `control` holds its knobs. `beats_plain`: by that interval, None = undecided
+    or no plain rows. `finished`: another planned block would not be used. With one of `finalists` nothing is better
     than but plain decoding. `devices`: where the blocks ran on devices of several names, the decision of each; the
     whole then has a winner only if it is the same on all of them, and no figure of its own.
     """

@@ -1,4 +1,4 @@
-"""What single runs say about settings once their neighbours are heard too. Pure; imports `records` and numpy.
+"""What single runs say about settings, measured or not, once all are heard. Pure; imports `records` and numpy.
 
 The best of many single runs is mostly the luckiest. An additive model of the axes foretells each setting from all the
 others (ridge regression of the logarithm on one indicator a value, leave-one-out), and the setting's own run counts by
@@ -32,37 +32,66 @@ def smoothed(settings: Mapping[int, Knobs], values: Mapping[int, float], noise: 
     if noise is None or len(numbers) < MIN_SETTINGS:
         return {number: values[number] for number in numbers}
     logs = np.log([values[number] for number in numbers])
-    misses = _forecast_misses(_indicators([settings[number] for number in numbers]), logs)
+    chosen = [settings[number] for number in numbers]
+    table = _indicators(chosen, _levels(chosen))
+    _, misses = _best_penalty(table - table.mean(axis=0), logs)
     beyond_noise = max(0.0, float(np.mean(misses**2)) - noise**2)
     weight = beyond_noise / (beyond_noise + noise**2) if beyond_noise + noise**2 > 0 else 1.0
     figures = logs - (1 - weight) * misses
     return {number: math.exp(figure) for number, figure in zip(numbers, figures, strict=True)}
 
 
-def _indicators(settings: Sequence[Knobs]) -> NDArray[np.float64]:
-    """Settings × one column for each value of each knob that varies, centred."""
-    names = sorted({name for knobs in settings for name in knobs})
-    columns = []
-    for name in names:
-        seen = [repr(knobs.get(name)) for knobs in settings]
-        levels = sorted(set(seen))
-        if len(levels) > 1:
-            columns += [[float(value == level) for value in seen] for level in levels]
-    table = np.array(columns, dtype=float).T if columns else np.zeros((len(settings), 1))
-    return table - table.mean(axis=0)
+def forecast(settings: Sequence[Knobs], values: Sequence[float], points: Sequence[Knobs]) -> list[float]:
+    """What an additive model of the measured `settings` (their positive `values`) foretells for `points`, same unit.
+
+    A value of a knob that no setting had counts as an average one. Needs at least two settings.
+    """
+    levels = _levels(settings)
+    table, logs = _indicators(settings, levels), np.log(values)
+    middle = table.mean(axis=0)
+    penalty, _ = _best_penalty(table - middle, logs)
+    left, singular, right = np.linalg.svd(table - middle, full_matrices=False)
+    weights = right.T @ ((singular / (singular**2 + penalty)) * (left.T @ (logs - logs.mean())))
+    found = logs.mean() + (_indicators(points, levels) - middle) @ weights
+    return [float(value) for value in np.exp(found)]
 
 
-def _forecast_misses(table: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each setting's figure minus its forecast from all the others, by the penalty that forecasts best."""
+def _levels(settings: Sequence[Knobs]) -> list[tuple[str, str]]:
+    """(knob, value) of each column: every value of each knob that varies."""
+    seen: dict[str, set[str]] = {}
+    for knobs in settings:
+        for name in knobs:
+            seen.setdefault(name, set())
+    for name, values in seen.items():
+        values |= {repr(knobs.get(name)) for knobs in settings}
+    return [(name, value) for name in sorted(seen) if len(seen[name]) > 1 for value in sorted(seen[name])]
+
+
+def _indicators(settings: Sequence[Knobs], levels: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
+    """Settings × columns: 1 where the setting has the column's value."""
+    if not levels:
+        return np.zeros((len(settings), 1))
+    place = {level: column for column, level in enumerate(levels)}
+    names = sorted({name for name, _ in levels})
+    table = np.zeros((len(settings), len(levels)))
+    for row, knobs in enumerate(settings):
+        for name in names:
+            column = place.get((name, repr(knobs.get(name))))
+            if column is not None:
+                table[row, column] = 1.0
+    return table
+
+
+def _best_penalty(table: NDArray[np.float64], logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """The penalty that forecasts best, and by how much each setting then misses its forecast from all the others."""
     left, singular, _ = np.linalg.svd(table, full_matrices=False)
     centred = logs - logs.mean()
-    best: NDArray[np.float64] | None = None
+    found: list[tuple[float, float, NDArray[np.float64]]] = []
     for penalty in PENALTIES:
         shrink = singular**2 / (singular**2 + penalty)
         fitted = left @ (shrink * (left.T @ centred))
         leverage = np.minimum((left**2) @ shrink + 1 / len(logs), 0.999)
         misses = (centred - fitted) / (1 - leverage)
-        if best is None or float(misses @ misses) < float(best @ best):
-            best = misses
-    assert best is not None, "there are penalties to choose from"
-    return best
+        found.append((float(misses @ misses), penalty, misses))
+    _, penalty, misses = min(found, key=lambda entry: entry[0])
+    return penalty, misses
