@@ -64,7 +64,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     if not failed.empty:
         legend.append((style.marker(style.VERMILION, "x"), texts("legend.failed", count=len(failed))))
     if not stopped.empty:
-        legend.append((style.marker(style.BLUE, "3"), texts("legend.stopped", count=len(stopped))))
+        legend.append((style.marker(style.BLUE, "_"), texts("legend.stopped", count=len(stopped))))
     baseline = material.baseline
     if baseline is not None:
         legend.append((style.line(style.PLAIN, "--"), texts("legend.plain_mean")))
@@ -78,7 +78,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         axes.axhline(baseline.value, color=style.PLAIN, linestyle="--", linewidth=1.3, zorder=1)
     axes.margins(y=0.10)
     _at_the_foot(axes, failed, "x", style.VERMILION)
-    _at_the_foot(axes, stopped, "3", style.BLUE)
+    _at_the_foot(axes, stopped, "_", style.BLUE)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(texts("axis.trial"))
     axes.set_ylabel(material.axis_label(texts))

@@ -240,7 +240,7 @@ TEXTS: dict[str, str] = {
     "table.provenance.caption": "{word}. Every row: results.csv.",
     # failures
     "failures.none": "No run failed, of {total}.",
-    "failures.stopped": "{count} search runs were stopped early, surely worse than the best candidate then. {message}",
+    "failures.stopped": "{count} search runs were stopped early, surely worse than the best candidate then: {message}",
     "failures.throttled": "{count} runs were measured while the device slowed down (heat or a limit); they count.",
     "failures.more": "(and {count} other messages)",
     "failures.turns": "{count} of {total} turns were left out of every figure: {reasons}.",

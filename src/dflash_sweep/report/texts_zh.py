@@ -226,7 +226,7 @@ TEXTS: dict[str, str] = {
     "table.provenance.caption": "{word}。全部数据行见 results.csv。",
     # failures
     "failures.none": "{total} 次运行全部成功。",
-    "failures.stopped": "{count} 次搜索运行被提前终止：它们确定不如当时的最好配置。{message}",
+    "failures.stopped": "{count} 次搜索运行被提前终止：它们确定不如当时的最好配置：{message}",
     "failures.throttled": "{count} 次运行期间设备降速（过热、限制或时钟下降）；它们仍计入结果。",
     "failures.more": "（另有 {count} 条不同的消息）",
     "failures.turns": "{total} 轮中有 {count} 轮未计入任何数字：{reasons}。",
