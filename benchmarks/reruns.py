@@ -1,6 +1,7 @@
 """How stored trials come out when they are measured again.
 
-    python benchmarks/reruns.py [--engine emulator|llamacpp] [--trials 20] [--tries 1] [--slowdown 0.05] [--out FILE]
+    python benchmarks/reruns.py [--engine emulator|llamacpp] [--trials 20] [--tries 1] [--repeats 3] [--slowdown 0.05]
+        [--study FOLDER] [--out FILE]
 
 A study is run in a folder of its own; then trials drawn from it are measured again, each as `rerun.trial=N` does, and
 the outcomes are counted. With the emulator as many trials are measured once more on a machine that is `--slowdown`
@@ -32,9 +33,9 @@ NAME = "again"
 STUDIES = {
     "emulator": ("+study=ddtree", "n_trials=30"),
     "llamacpp": (
-        "+study=llamacpp_cpu", "trace=agent_short", "n_trials=3", "replay.max_tokens=32", "space.threads=choice(1)",
-        "protocol.baseline_repeats=3", "protocol.default_repeats=3", "protocol.confirm_top=1",
-        "protocol.confirm_blocks=2", "protocol.canary_every=0",
+        "+study=llamacpp_cpu", "trace.path=prose", "n_trials=3", "replay.max_tokens=12", "space.threads=choice(1)",
+        "protocol.baseline_repeats=3", "protocol.default_repeats=3", "protocol.confirm_blocks=0",
+        "protocol.canary_every=0", "protocol.pruning=false",
     ),
 }  # fmt: skip
 
@@ -112,6 +113,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=list(STUDIES), default="emulator")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--tries", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--slowdown", type=float, default=0.05)
     parser.add_argument("--study", type=Path)
     parser.add_argument("--out", type=Path)
@@ -124,7 +126,7 @@ def main() -> None:
         unchanged: list[dict[str, Any]] = []
         for attempt in range(arguments.tries):
             for number in numbers:
-                unchanged.append(again(folder, number))
+                unchanged.append(again(folder, number, f"rerun.repeats={arguments.repeats}"))
                 say(f"try {attempt + 1}, trial {number}: {unchanged[-1]['statement']}")
         say(f"unchanged: {counted(unchanged)} of {len(unchanged)}")
         result: dict[str, Any] = {"engine": arguments.engine, "trials": numbers, "unchanged": unchanged}
