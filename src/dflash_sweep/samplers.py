@@ -38,8 +38,8 @@ class SamplerChoice:
     forecast_every: int = 0
 
 
-MIN_MEASURED = 5
-"""Values before a sampler's model is used. Failures teach it what to keep away from only beside values: where all have
+MIN_MEASURED = 1
+"""Values before a sampler's model is used. Failures teach it what to keep away from only beside a value: where all have
 failed, TPE takes some of them for the good ones and stays there."""
 
 
