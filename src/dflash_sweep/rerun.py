@@ -24,7 +24,7 @@ from dflash_sweep.engines import Engine
 from dflash_sweep.errors import ConfigError, StudyFailed
 from dflash_sweep.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNDECIDED
 from dflash_sweep.frames import trial_frame
-from dflash_sweep.lease import Lease
+from dflash_sweep.lease import Lease, holder
 from dflash_sweep.metrics import METRIC
 from dflash_sweep.originals import Original
 from dflash_sweep.pool import Pool
@@ -211,6 +211,12 @@ class _Sayer:
         self(f"  run {trial.repeat + 1}, {who}: {f'{failure.kind}: {failure.message}' if failure else figure}")
 
 
+def running_here(store: Store) -> list[str]:
+    """Studies of this database that a living driver on this machine is measuring."""
+    held = ((name, holder(store, name)) for name in store.study_names())
+    return [name for name, found in held if found is not None and found.is_here and not found.is_gone]
+
+
 def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_dir: Path) -> int:
     """Rerun one trial: checks, runs, judgement, page. Gives the exit code. Raises ConfigError before anything runs."""
     check_words(overrides)
@@ -229,6 +235,8 @@ def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_di
         beside = "" if found.plain is None else " beside plain decoding"
         say(f"Rerun of {original.name} as {name!r}: {options.repeats} runs{beside}.")
         say(f"Differs from then: {words(found.found)}.")
+        for busy in running_here(store):
+            say(f"Note: study {busy!r} is being measured on this machine; both disturb each other.")
         with (
             Lease(store, name, owner.current()),
             pool.make(config.cluster.kind, found.devices, address=config.cluster.address) as workers,
