@@ -72,3 +72,13 @@ def test_candidates_of_a_slower_card_are_measured_by_the_best_of_that_card() -> 
     trials = [on(run(0, 100), "big"), on(run(1, 90), "big"), on(run(2, 50), "small"), on(run(3, 48), "small")]
     assert finalists(trials, count=3) == [0, 2, 3]
     assert finalists([run(0, 100), run(1, 90), run(2, 50)], count=3) == [0, 1]  # one kind of card: 50 is hopeless
+
+
+def test_runs_on_held_out_turns_are_not_pooled_with_those_of_the_search() -> None:
+    """Candidate 1 is the best of the search, candidate 0 on the turns that confirm."""
+    unseen = {"role": Role.CONFIRM, "trace_sha256": "1" * 64}
+    trials = [run(0, 90), run(1, 100), run(2, 70, candidate=0, **unseen), run(3, 60, candidate=1, **unseen)]
+    best = standing.best(trials, "decode_tps")
+    assert best is not None
+    assert best.candidate == 0
+    assert best.value == pytest.approx(70.0)

@@ -26,12 +26,15 @@ def value(trial: StoredTrial, objective: str) -> float | None:
 def best(trials: Sequence[StoredTrial], objective: str, ineligible: Collection[int] = ()) -> Best | None:
     """The best candidate by the mean of its runs so far, with an interval from two runs on; None = none yet.
 
-    `ineligible`: candidates that do not keep a constraint.
+    `ineligible`: candidates that do not keep a constraint. Only runs on the turns of the newest one are looked at:
+    held-out turns are never pooled with those of the search.
     """
+    turns = trials[-1].trace_sha256 if trials else ""
     runs: dict[int | None, list[float]] = {}
     for trial in trials:
         measured = value(trial, objective)
-        if trial.role in (Role.CONTROL, Role.RERUN) or trial.candidate in ineligible:
+        beside = trial.role in (Role.CONTROL, Role.RERUN) or trial.trace_sha256 != turns
+        if beside or trial.candidate in ineligible:
             continue
         if measured is not None and (trial.candidate is not None or not trial.speculative):
             runs.setdefault(trial.candidate, []).append(measured)
@@ -72,7 +75,9 @@ def finalists(
     points = _within_devices({number: trial for number, trial in found.items() if number is not None}, objectives)
     lead = sign(objectives[0])
     settings = {number: found[number].knobs for number in points}
-    figures = smoothed(settings, {number: own[0] for number, own in points.items()}, _plain_noise(trials, objectives[0]))
+    figures = smoothed(
+        settings, {number: own[0] for number, own in points.items()}, _plain_noise(trials, objectives[0])
+    )
     order = sorted(figures, key=lambda number: (lead * figures[number], -number), reverse=True)
     top = figures[order[0]] if order else 0.0
     hopeful = [number for number in order if abs(figures[number] - top) <= FINALIST_SPREAD * abs(top)]

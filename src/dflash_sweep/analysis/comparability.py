@@ -19,18 +19,21 @@ def comparability(evidence: Evidence) -> list[Verdict]:
     if len(rows) < 2:
         why = say("Only one run finished: there is nothing to rank it with.")
         return [unknown("comparability", "rows", why, 1)]
+    held_out = _held_out(rows, evidence)
+    rows = rows[~held_out]
     apart = rows[~rows.index.isin(evidence.ranked.index) & ~rows.index.isin(evidence.plain.index)]
     reasons = [
         *_counted(rows, "comparability_key", "{count} comparability keys"),
         *_counted(rows, "build", "{count} builds"),
         *_counted(rows, "device", "{count} devices"),
-        *_prompts(evidence.turns),
+        *_prompts(evidence.turns[evidence.turns["uid"].isin(rows["uid"])] if len(evidence.turns) else evidence.turns),
         *_stale(rows),
     ]
     names = [row_name(row) for _, row in apart.iterrows()]
+    unseen = _held_out_words(int(held_out.sum()))
     if not names and not reasons:
         words = "All {count} finished runs were measured under the same terms and may be ranked together."
-        text, status = say(words, count=len(rows)), HOLDS
+        text, status = together(say(words, count=len(rows)), unseen), HOLDS
     else:
         set_apart = say(
             "{count} runs are kept apart and never ranked with the others: {names}{more}.",
@@ -39,7 +42,7 @@ def comparability(evidence: Evidence) -> list[Verdict]:
             more=" …" if len(names) > 8 else "",
         )
         words = "Not all rows were measured under the same terms ({reasons})."
-        text = together(say(words, reasons=listed(reasons, "; ")), set_apart if names else "")
+        text = together(say(words, reasons=listed(reasons, "; ")), set_apart if names else "", unseen)
         status = FAILS
     return [
         Verdict(
@@ -54,6 +57,21 @@ def comparability(evidence: Evidence) -> list[Verdict]:
             how_to_check=say("columns comparability_key, build and device of the trial table"),
         )
     ]
+
+
+def _held_out(rows: pd.DataFrame, evidence: Evidence) -> pd.Series:
+    """Confirm runs that replayed turns the search has not seen, as they were meant to: True for each."""
+    protocol = evidence.study.config.get("protocol") if isinstance(evidence.study.config, dict) else None
+    if not isinstance(protocol, dict) or not protocol.get("held_out"):
+        return pd.Series(False, index=rows.index)
+    roles = rows["role"].map(str)
+    searched = set(rows.loc[roles == "search", "trace_sha256"].map(str))
+    return (roles == "confirm") & ~rows["trace_sha256"].map(str).isin(searched)
+
+
+def _held_out_words(count: int) -> str | Sentence:
+    words = "The {count} confirm runs replayed held-out turns and are compared with each other alone."
+    return say(words, count=count) if count else ""
 
 
 def _counted(rows: pd.DataFrame, column: str, words: str) -> list[Sentence]:

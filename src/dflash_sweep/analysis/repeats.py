@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 from dflash_sweep.analysis.evidence import HOLDS, Evidence, unknown
-from dflash_sweep.analysis.noise import MIN_DF, powers, repeats_for, smallest_difference
-from dflash_sweep.analysis.rows import numbers
-from dflash_sweep.analysis.sentences import Sentence, say
+from dflash_sweep.analysis.noise import MIN_DF, powers, repeat_noise, repeats_for, smallest_difference
+from dflash_sweep.analysis.rows import is_plain, numbers
+from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.records import Verdict
 
 CLAIM = 0.02
@@ -26,7 +26,8 @@ def noise(evidence: Evidence) -> list[Verdict]:
     needed = repeats_for(CLAIM, found.sd)
     smallest = {n: smallest_difference(n, found.sd) for n in (2, 3, 5, 10)}
     three = smallest[3]
-    text = say(
+    devices = _by_device(evidence)
+    text: Sentence = say(
         "Runs of one setting scatter by {sd:.1f} % [{low:.1f}, {high:.1f}] ({runs} runs of {settings} "
         "settings){example}. To show a difference of 2 % each setting needs {needed} runs [{fewest} to {most}]; three "
         "runs each show {three:.0f} % and more (power 80 %, level 5 %).",
@@ -41,6 +42,9 @@ def noise(evidence: Evidence) -> list[Verdict]:
         most=repeats_for(CLAIM, found.high),
         three=100 * (three or 0),
     )
+    if len(devices) > 1:
+        each = [say("{device} {sd:.1f} %", device=name, sd=100 * own["sd"]) for name, own in devices.items()]
+        text = together(text, say("By device: {devices}.", devices=listed(each)))
     return [
         Verdict(
             id="noise",
@@ -57,6 +61,8 @@ def noise(evidence: Evidence) -> list[Verdict]:
                 "repeatability_limit": math.expm1(1.96 * math.sqrt(2) * found.sd),
                 "runs_needed": powers((0.01, 0.02, 0.05, 0.10), found.sd),
                 "smallest_difference": {str(n): value for n, value in smallest.items()},
+                "engine": evidence.study.engine,
+                "devices": devices,
                 "rows": list(found.rows),
             },
             how_to_check=say(
@@ -64,6 +70,19 @@ def noise(evidence: Evidence) -> list[Verdict]:
             ),
         )
     ]
+
+
+def _by_device(evidence: Evidence) -> dict[str, dict[str, float]]:
+    """Device → the dispersion between runs of one setting on it, where its own repeats say enough."""
+    rows = evidence.trials[~is_plain(evidence.trials)]
+    found = {}
+    for name, own in rows.groupby(rows["device"].map(str)):
+        noise_here = repeat_noise(own, evidence.column)
+        if noise_here is not None:
+            found[str(name)] = {
+                "sd": noise_here.sd, "low": noise_here.low, "high": noise_here.high, "df": float(noise_here.df),
+            }  # fmt: skip
+    return found
 
 
 def _largest(evidence: Evidence) -> str | Sentence:
