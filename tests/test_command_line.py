@@ -11,12 +11,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from dflash_sweep import __version__, cli, completion, help_page, mishap
+from dflash_sweep import __version__, app, cli, completion, help_page, mishap
 from dflash_sweep.errors import ConfigError, StorageError, StudyFailed
 from dflash_sweep.exits import EXIT_CONFIG, EXIT_DEFECT, EXIT_FAILED
 from dflash_sweep.records import Measurement, StudyInfo
@@ -83,7 +86,7 @@ def test_the_help_of_a_run_is_hydras_without_loading_hydra(tmp_path: Path) -> No
 
 
 def test_every_example_of_the_help_is_a_command_that_is_taken() -> None:
-    from dflash_sweep import app, settings
+    from dflash_sweep import settings
 
     examples = help_page.text().partition("Examples")[2].partition("Groups:")[0].replace("\\\n", " ")
     lines = [line.strip() for line in examples.splitlines() if line.strip().startswith("python sweep.py")]
@@ -133,6 +136,13 @@ def test_the_package_says_that_it_is_typed() -> None:
         ),
         (["run", "--cfgg"], "--cfgg: there is no such option; did you mean --cfg?"),
         (["run", "--n_trials=3"], "--n_trials: there is no such option; settings are written key=value"),
+        (["run", "ddtree"], "ddtree: not a setting; did you mean +study=ddtree?"),
+        (["run", "+study=ddtree", "--cfg"], "--cfg: needs a value behind it"),
+        (["run", "+study=ddtree", "study_name=${nothing}"], "Interpolation key 'nothing' not found"),
+        (
+            ["run", "+study=ddtree", "hydra.run.dir=/proc/nope"],
+            "hydra.run.dir: /proc/nope cannot be made: No such file",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -209,8 +219,6 @@ def test_a_defect_is_one_line_that_names_its_details(
 def test_a_defect_in_a_run_points_at_the_runs_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from dflash_sweep import app
-
     monkeypatch.chdir(tmp_path)
     assert app.main(["+study=ddtree"], lambda *_: broken() or 0) == EXIT_DEFECT  # type: ignore[func-returns-value]
     (line,) = capsys.readouterr().err.splitlines()
@@ -239,8 +247,6 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 
 
 def test_the_users_own_folder_is_found_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dflash_sweep import app
-
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert app.user_folder() is None
     (tmp_path / "dflash-sweep" / "study").mkdir(parents=True)
@@ -281,6 +287,19 @@ def test_overrides_complete_to_keys_groups_and_names() -> None:
     assert completion.overrides("em", ["engine", "="]) == ["emulator"]
     assert "ddtree" in completion.overrides("", ["+study"])
     assert completion.overrides("n_trials=") == []
+
+
+@given(
+    st.lists(st.sampled_from(["a=1", "~b", "+study=x"])),
+    st.lists(st.sampled_from([["--cfg", "job"], ["-m"], ["--config-dir=/x"], ["--resolve"], ["--info", "config"]])),
+    st.randoms(),
+)
+def test_settings_and_options_may_be_mixed(settings: list[str], options: list[list[str]], chance: Random) -> None:
+    mixed = [[word] for word in settings] + options
+    chance.shuffle(mixed)
+    ordered = app.ordered([word for part in mixed for word in part])
+    assert ordered[: len(settings)] == [part[0] for part in mixed if part[0] in settings]
+    assert ordered[len(settings) :] == [word for part in mixed if part in options for word in part]
 
 
 def test_hydra_completes_too(tmp_path: Path) -> None:

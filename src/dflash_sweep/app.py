@@ -31,6 +31,11 @@ from dflash_sweep.help_page import config_dir
 Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 """Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
 
+_UNREADABLE = (
+    "mismatched input", "token recognition", "no viable alternative", "Ambiguous value", "LexerNoViableAlt",
+)  # fmt: skip
+"""How Hydra begins what it says of a value with signs that mean something to it."""
+
 _OPEN_SECTIONS = (
     "space.", "constraints.", "compare.", "fixed.", "plain.", "engine.options.", "engine.env.", "sampler.options.",
 )  # fmt: skip
@@ -39,11 +44,15 @@ _OPEN_SECTIONS = (
 _OWN_FOLDER = ("--config-dir", "-cd")
 
 _FLAGS = (
-    "-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-r", "--run", "-m",
-    "--multirun", "-sc", "--shell-completion", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir",
-    "-i", "--info", "--experimental-rerun",
+    "-h", "--help", "--hydra-help", "--version", "--resolve", "-r", "--run", "-m", "--multirun", "-sc",
+    "--shell-completion",
 )  # fmt: skip
-"""Hydra's own options."""
+_VALUED = (
+    "-c", "--cfg", "-p", "--package", "-cp", "--config-path", "-cn", "--config-name", "-cd", "--config-dir", "-i",
+    "--info", "--experimental-rerun",
+)  # fmt: skip
+_OPTIONAL = ("-i", "--info")
+"""Hydra's own options: without a value, with one, and with one that may be left out."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -130,10 +139,8 @@ def _reason(error: Exception, overrides: Sequence[str], own: Path | None) -> str
         return f"{group}={wanted}: there is no such {group}; allowed: {', '.join(choices(group, own))}"
     if unknown := re.search(r"(?:Could not override|Could not append to config|Key) '([^']+)'", text):
         return _unknown_key(unknown.group(1))
-    if any(
-        words in text for words in ("mismatched input", "token recognition", "no viable alternative", "Ambiguous value")
-    ):
-        odd = [word for word in overrides if any(sign in word.partition("=")[2] for sign in "=#(~% ,")]
+    if any(words in text for words in _UNREADABLE):
+        odd = [word for word in overrides if any(sign in word.partition("=")[2] for sign in "=#(~% ,|")]
         quoted = f"'{odd[0].partition('=')[0]}=\"{odd[0].partition('=')[2]}\"'" if odd else ""
         return text + (f"; a value with special signs needs quotes twice: {quoted}" if odd else "")
     return text
@@ -143,6 +150,18 @@ def _unknown_key(key: str) -> str:
     close = difflib.get_close_matches(key, settings.key_names(), n=3, cutoff=0.65)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return f"{key}: there is no such key{hint} (all keys: --cfg job)"
+
+
+def _as_config_error(error: Exception, words: Sequence[str]) -> Exception:
+    """What Hydra raises outside of a run is about the configuration, or about the folder it makes for the run."""
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        found: Exception = ConfigError(_reason(error, [word for word in words if _is_override(word)], None))
+    elif isinstance(error, OSError) and error.filename is not None:
+        found = ConfigError(f"hydra.run.dir: {error.filename} cannot be made: {error.strerror}")
+    else:
+        return error
+    found.__cause__ = error
+    return found
 
 
 def fail(error: Exception, *, verbose: bool, as_json: bool, log: Path | None = None) -> int:
@@ -160,14 +179,38 @@ def fail(error: Exception, *, verbose: bool, as_json: bool, log: Path | None = N
     return code
 
 
-def _check_flags(words: Sequence[str]) -> None:
-    """Raises ConfigError for an option that Hydra does not have; it would print a page about it."""
+def ordered(words: Sequence[str]) -> list[str]:
+    """The settings of a command line, then Hydra's options: it takes settings only in one piece.
+
+    Raises ConfigError for a word that is neither, about which Hydra would print a page.
+    """
+    overrides: list[str] = []
+    options: list[str] = []
+    waiting = ""
     for word in words:
-        name = word.partition("=")[0]
-        if word.startswith("-") and name not in _FLAGS:
-            close = difflib.get_close_matches(name, _FLAGS, n=1)
-            hint = f"did you mean {close[0]}?" if close else "settings are written key=value, without dashes"
-            raise ConfigError(f"{name}: there is no such option; {hint} (all options: --hydra-help)")
+        name, equals, _ = word.partition("=")
+        if waiting and not (waiting in _OPTIONAL and (equals or word.startswith("-"))):
+            options.append(word)
+            waiting = ""
+        elif word.startswith("-"):
+            _check_option(name)
+            options.append(word)
+            waiting = "" if equals or name not in _VALUED else name
+        elif equals or word.startswith("~"):
+            overrides.append(word)
+        else:
+            hint = f"did you mean +study={word}?" if word in choices("study") else "settings are written key=value"
+            raise ConfigError(f"{word}: not a setting; {hint}")
+    if waiting and waiting not in _OPTIONAL:
+        raise ConfigError(f"{waiting}: needs a value behind it (all options: --hydra-help)")
+    return [*overrides, *options]
+
+
+def _check_option(name: str) -> None:
+    if name not in (*_FLAGS, *_VALUED):
+        close = difflib.get_close_matches(name, (*_FLAGS, *_VALUED), n=1)
+        hint = f"did you mean {close[0]}?" if close else "settings are written key=value, without dashes"
+        raise ConfigError(f"{name}: there is no such option; {hint} (all options: --hydra-help)")
 
 
 def _needs_check(words: Sequence[str]) -> bool:
@@ -207,6 +250,7 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
     words = normalise(given)
     as_json = any(word.lstrip("+") == "progress=json" for word in words)
     codes: list[int] = []
+    logging.raiseExceptions = False  # a log that cannot be written (a closed pipe, a full disk) is no page of traceback
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
     def run(cfg: DictConfig) -> None:
@@ -225,7 +269,7 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
             codes.append(fail(error, verbose=verbose, as_json=as_json, log=log))
 
     try:
-        _check_flags(words)
+        words = ordered(words)
         own, plain_words = own_folder(words)
         if own is None and (own := user_folder()) is not None:
             words = [*words, f"--config-dir={own}"]
@@ -235,9 +279,10 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
             settings.merge(cfg)
             GlobalHydra.instance().clear()
         sys.argv = [sys.argv[0], *words]
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints a page of its own and ends the process
         run()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last boundary: one line, whatever it was
-        return fail(error, verbose=verbose, as_json=as_json)
+        return fail(_as_config_error(error, words), verbose=verbose, as_json=as_json)
     return max(codes, default=EXIT_OK)
