@@ -43,7 +43,7 @@ PREPARED = (
 )
 """Run once, for the folder that every page begins with; those that a page shows are not run again."""
 
-FOREIGN = ("nvidia-smi", "createdb", "ray")
+FOREIGN = ("nvidia-smi", "createdb", "ray", "export")
 """Programs of others that pages name; never run here."""
 
 EXAMPLE_LOG = Path(dflash_sweep.__file__).parent / "data" / "castle-runs-001-113.jsonl"

@@ -192,7 +192,7 @@ TEXTS: dict[str, str] = {
     "answer.plain_beats_search": "Plain decoding wins: even the highest figure of the search, {name} with "
     "{figure}, n = {n}, is {gain}.",
     "answer.plain_beats_space": "Plain decoding wins for every value of these axes (structural bound, below). The best "
-    "setting that ran more than once is {name}: {figure}, n = {n}; {gain}.",
+    "setting, of those that ran more than once if any did, is {name}: {figure}, n = {n}; {gain}.",
     "answer.tie": "No single winner: after {blocks} interleaved blocks these {count} settings cannot be told "
     "apart: {names}. Take {name}: {reason}. The best of them reaches {gain}.",
     "answer.search_only": "No winner is named: nothing was measured again in interleaved blocks. The highest "

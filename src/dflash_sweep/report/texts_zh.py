@@ -178,8 +178,8 @@ TEXTS: dict[str, str] = {
     "answer.plain_beats_tie": "普通解码更快：最好的 {count} 个推测配置（{names}）彼此无法区分，其中最好的{gain}，"
     "共 {blocks} 个交错区组。",
     "answer.plain_beats_search": "普通解码更快：即使搜索中的最高值 {name}（{figure}，n = {n}）也只{gain}。",
-    "answer.plain_beats_space": "无论这些轴取何值，都是普通解码更快（见下面的结构上限）。跑过不止一次的"
-    "配置中最好的是 {name}：{figure}，n = {n}；{gain}。",
+    "answer.plain_beats_space": "无论这些轴取何值，都是普通解码更快（见下面的结构上限）。最好的配置"
+    "（有跑过不止一次的，便只在其中取）是 {name}：{figure}，n = {n}；{gain}。",
     "answer.tie": "没有唯一的胜出者：经过 {blocks} 个交错区组，这 {count} 个配置无法区分：{names}。"
     "建议用 {name}：{reason}。"
     "其中最好的{gain}。",
