@@ -1,7 +1,7 @@
 """Whether a database of studies is whole: Optuna's tables and ours against each other, and each in itself.
 
-Imports `store`, `optuna_rows`, `lease`, `upgrades`, `objective`, `tables`, SQLAlchemy. Nothing here changes anything:
-the schema is not upgraded, and Optuna's tables are not made.
+Imports `store`, `optuna_rows`, `lease`, `upgrades`, `objective`, `engines`, `tables`, SQLAlchemy. Nothing here changes
+anything: the schema is not upgraded, and Optuna's tables are not made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import msgspec
 from sqlalchemy import func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from dflash_sweep import lease, objective, optuna_rows, upgrades
+from dflash_sweep import engines, lease, objective, optuna_rows, upgrades
+from dflash_sweep.errors import ConfigError
 from dflash_sweep.records import Role, StoredTrial, StudyInfo
 from dflash_sweep.store import Store
 from dflash_sweep.tables import LeaseRow, StageRow, StudyRow, TrialRow, TurnRow
@@ -187,7 +188,7 @@ def _candidate(number: int, entry: Mapping[str, Any], rows: Sequence[StoredTrial
             yield f"candidate {number}: told as a duplicate, but it has {len(rows)} row(s)"
         return
     for row in rows:
-        if differing := [name for name, given in entry["params"].items() if _differs(row.knobs.get(name), given)]:
+        if differing := _differing(row, entry["params"], info):
             yield f"candidate {number}: trial {row.uid} has another {', '.join(differing)} than Optuna"
     if state == "complete":
         yield from _complete(number, entry, rows, info)
@@ -217,13 +218,22 @@ def _value(trial: StoredTrial, info: StudyInfo) -> tuple[float, ...] | None:
     return known if len(known) == len(found) else None
 
 
-def _differs(knob: Any, given: Any) -> bool:
-    """A knob that is dead in this setting is None in the row, whatever was asked for."""
-    return knob is not None and repr(knob) != repr(given) and not (_is_number(knob, given) and knob == given)
+def _differing(row: StoredTrial, params: Mapping[str, Any], info: StudyInfo) -> list[str]:
+    """Axes on which a row is not what Optuna gave: as the engine takes it, dead and implied knobs settled.
+
+    None are told of an engine that this version does not have.
+    """
+    try:
+        engine = engines.get(info.engine)
+    except ConfigError:
+        return []
+    asked = engine.effective_point({**row.knobs, **params})
+    return [name for name in params if _kind(asked.get(name)) != _kind(row.knobs.get(name))]
 
 
-def _is_number(*values: Any) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+def _kind(value: Any) -> tuple[bool, Any]:
+    """1 and 1.0 are one value here (Optuna knows no types of numbers), True and 1 are two."""
+    return isinstance(value, bool), value
 
 
 def _equal(told: tuple[float, ...], found: tuple[float, ...]) -> bool:

@@ -108,6 +108,21 @@ def test_each_planted_fault_is_found(database: Path, statement: str, fault: str)
     assert any(line.startswith(fault) for line in found), found
 
 
+def test_what_the_engine_makes_of_a_point_is_no_difference(database: Path) -> None:
+    """With budget 12 and one candidate a depth the server seeds the chain whatever it is told, and the temperature is
+    dead: the row says true and None where Optuna gave false and 0.7. Another budget is a difference still."""
+    settled = {"budget": "12", "top_k": "null", "proposal_temp": "null", "chain_seed": "true"}
+    keys = ", ".join(f"'$.{name}', json('{value}')" for name, value in settled.items())
+    row = f"UPDATE dfs_trial SET knobs = json_set(knobs, {keys}) WHERE uid = '{SEARCHED}'"
+    asked = [  # places in 8, 12, …; 1, 2, 4, 8; true, false
+        f"UPDATE trial_params SET param_value = {place} WHERE trial_id = 2 AND param_name = '{name}'"
+        for name, place in (("budget", 1), ("top_k", 0), ("chain_seed", 1))
+    ]
+    assert _faults(database, row, *asked) == []
+    other = f"UPDATE dfs_trial SET knobs = json_set(knobs, '$.budget', 8) WHERE uid = '{SEARCHED}'"
+    assert _faults(database, other) == [CANDIDATE + f"trial {SEARCHED} has another budget than Optuna"]
+
+
 def test_a_candidate_whose_row_was_removed(database: Path) -> None:
     statements = [
         f"DELETE FROM dfs_turn WHERE trial_uid = '{SEARCHED}'",
