@@ -16,7 +16,7 @@ from dflash_sweep.showcase.optuna_side import OptunaSide, storage_for
 from dflash_sweep.showcase.publishing import number_of, publish
 from dflash_sweep.store import Store
 from fakes.builders import make_stored
-from fakes.shown_study import ShownStudy
+from fakes.shown_study import SPACE, ShownStudy
 
 LOG = """timestamp,decode_tps,status,description,budget,verifier
 1,50.0,keep,baseline,,
@@ -60,6 +60,21 @@ def test_a_finished_studys_pages_are_whole_and_written_once(url: str, name: str,
         assert len(list((tmp_path / "artifacts").iterdir())) == 7
     assert len(optuna.load_study(study_name=name, storage=url).trials) == 2
     assert "![" not in get_note(study.study)
+
+
+def test_trials_that_never_ran_say_why(url: str, name: str, tmp_path: Path) -> None:
+    study = ShownStudy(url, tmp_path / "evidence", name=name)
+    study.search()
+    for number, (attribute, value) in enumerate(
+        (("duplicate", True), ("problem", "budget > 32 needs *more* memory")), 1
+    ):
+        asked = study.study.ask(SPACE)
+        asked.set_user_attr(attribute, value)
+        study.study.tell(number, state=TrialState.PRUNED)
+    study_id = publish(study.store, study.save("finished"), folder=tmp_path / "artifacts")
+    notes, _ = pages(url, study_id, name)
+    assert "same server as an earlier candidate" in notes[1]
+    assert "budget > 32 needs *more* memory" in notes[2]
 
 
 def test_an_imported_studys_rows_are_trials_on_the_dashboard(url: str, name: str, tmp_path: Path) -> None:

@@ -43,6 +43,17 @@ def _ends(levels: list[tuple[str, LevelEffect]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _limits(levels: list[LevelEffect]) -> list[float]:
+    """Room for every change; an interval more than twice as wide as all changes reaches out of the picture."""
+    changes = [0.0, *(level.change for level in levels if level.change is not None)]
+    ends = [end for level in levels for end in (level.low, level.high) if end is not None]
+    reach = 2 * max(max(changes) - min(changes), 1.0)
+    low = max(min(changes + ends), min(changes) - reach)
+    high = min(max(changes + ends), max(changes) + reach)
+    pad = 0.05 * (high - low)
+    return [low - pad, high + pad]
+
+
 def traces(material: Material, texts: Texts) -> list[Any] | None:
     """One row a level; None if no axis has two levels that were compared."""
     shown = _shown(material)
@@ -89,6 +100,7 @@ def arrange(figure: go.Figure, material: Material, texts: Texts) -> None:
     figure.data = (figure.data[-1], *figure.data[:-1])
     figure.add_vline(x=0, line={"color": MUTED, "dash": "dot", "width": 1})
     figure.update_layout(margin={"l": 150})
+    figure.update_xaxes(range=_limits([level for _, levels in _shown(material) for level in levels]))
     figure.update_xaxes(title={"text": texts("axis.change"), "font": {"size": 12}})
     figure.update_yaxes(
         autorange="reversed", tickmode="linear", dtick=1, tickfont={"size": 10}, dividercolor=MUTED, gridcolor=PAPER

@@ -12,7 +12,7 @@ import json
 import mimetypes
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,6 +72,14 @@ class OptunaSide:
         """The numbers of all trials that Optuna has of this study."""
         self._trial_ids = {trial.number: trial._trial_id for trial in self.study.get_trials(deepcopy=False)}
         return set(self._trial_ids)
+
+    def not_run(self) -> Iterator[tuple[int, str | None]]:
+        """Trials that were told without a run: number, and why it was impossible; None = it equals an earlier one."""
+        for trial in self.study.get_trials(deepcopy=False):
+            if trial.user_attrs.get("duplicate"):
+                yield trial.number, None
+            elif problem := trial.user_attrs.get("problem"):
+                yield trial.number, str(problem)
 
     # ------------------------------------------------------------ notes
 

@@ -20,6 +20,7 @@ from dflash_sweep.showcase import hanging
 from dflash_sweep.showcase.optuna_rows import candidates, ensure_study
 from dflash_sweep.showcase.optuna_side import OptunaSide, storage_for
 from dflash_sweep.showcase.trial_note import trial_note
+from dflash_sweep.showcase.words import words
 from dflash_sweep.store import Store
 
 _LOG = logging.getLogger(__name__)
@@ -99,6 +100,9 @@ def _show_trials(side: OptunaSide, material: Material, texts: Texts, store: Stor
             runs.setdefault(trial.candidate, []).append(trial)
     held, there = side.attributes(), side.numbers()
     judged = {entry.number: entry.result for entry in material.candidates if len(runs.get(entry.number or 0, ())) > 1}
+    for number, problem in side.not_run():
+        text = words(texts.lang, "impossible", problem=problem) if problem else words(texts.lang, "duplicate")
+        side.put_trial_note(number, text, held)
     for number, ours in runs.items():
         if number not in there:  # somebody has deleted the study on the dashboard: its rows stay in the store
             continue
