@@ -91,6 +91,7 @@ MARKS: tuple[tuple[str, str], ...] = (
     (turn_marks.CACHE_NOT_USED, "a turn that goes on from the one before found less than half of it in the cache"),
     (turn_marks.CACHE_USED_THOUGH_OFF, "prompt tokens came from the cache though the policy turns it off"),
     (turn_marks.PROMPT_SHRUNK, "the prompt has fewer tokens than that of the turn it goes on from"),
+    (turn_marks.THROTTLED, "the device was seen to be slowed down (heat, a limit, a fallen clock) while the turn ran"),
     (
         turn_marks.TTFT_FROM_TOOL_CALL,
         "the first text was a tool call's: a server holds it back until its head is parsed",
