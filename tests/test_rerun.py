@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import msgspec
 import pytest
 from sqlalchemy import text
 
-from dflash_sweep import app, originals, repeating, rerun, settings, traces
+from dflash_sweep import app, originals, owner, repeating, rerun, settings, traces
 from dflash_sweep.engines import get
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError, TraceError
 from dflash_sweep.exits import EXIT_DIFFERS, EXIT_OK
+from dflash_sweep.lease import Lease
 from dflash_sweep.records import (
     EngineSettings,
     Failure,
@@ -29,6 +31,7 @@ from dflash_sweep.records import (
 )
 from dflash_sweep.schema import Config, EngineConfig
 from dflash_sweep.store import Store
+from dflash_sweep.terminal import json_lines
 from fakes.builders import DEVICE, make_result
 from fakes.sweeping import sweep
 
@@ -111,10 +114,24 @@ def test_a_machine_5_percent_slower_is_a_drift_of_the_baseline_too(folder: Path)
     assert [entry["key"] for entry in found["differences"]] == ["engine.options.slowdown"]
 
 
-def test_plain_decoding_itself_can_be_rerun(folder: Path) -> None:
-    code, found = again(folder, numbers(folder, Role.BASELINE)[0], "rerun.repeats=2")
+def test_plain_decoding_itself_can_be_rerun_and_told_to_programs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = again(folder, numbers(folder, Role.BASELINE)[0], "rerun.repeats=2", "progress=json")
     assert (code, found["outcome"]) == (EXIT_OK, "reproduced"), found["statement"]
     assert len(found["runs"]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    event = json.loads(line)
+    jsonschema.validate(event, json_lines.schema())
+    assert (event["event"], event["exit_code"], event["study"]) == ("end", EXIT_OK, found["study"])
+    assert event["findings"].endswith("rerun.md")
+
+
+def test_a_study_that_is_being_measured_here_is_named(folder: Path) -> None:
+    with opened(folder) as store:
+        assert rerun.running_here(store) == []
+        with Lease(store, "ddtree", owner.current()):
+            assert rerun.running_here(store) == ["ddtree"]
 
 
 # ---------------------------------------------------------------- refused
