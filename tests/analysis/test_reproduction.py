@@ -86,8 +86,9 @@ def test_a_machine_that_became_slower_is_a_drift_of_setting_and_baseline() -> No
     assert found.change.interval.low is not None
     assert found.change.interval.high is not None
     assert found.change.interval.low < slower < found.change.interval.high
-    assert "Plain decoding moved, too, by -4.8 %" in found.statement
-    assert "the setting moved along with it" in found.statement
+    assert found.statement.startswith("Drifted with the machine: ")
+    assert "Plain decoding moved by -4.8 %" in found.statement
+    assert "the setting's change fits that" in found.statement
 
 
 def test_a_setting_that_lost_its_gain_beside_a_steady_baseline_is_not_reproduced() -> None:

@@ -316,6 +316,8 @@ def _worded(found: Reproduction, unit: str) -> Reproduction:
     margin = f"±{100 * found.margin:.1f} % ({found.margin_from})"
     if found.outcome is Outcome.REPRODUCED:
         text = f"Reproduced: {figures}: {changed}, proven to lie within {margin}."
+    elif found.outcome is Outcome.DRIFTED and _is_the_machine(found):
+        text = f"Drifted with the machine: {figures}: {changed}."
     elif found.outcome is Outcome.DRIFTED:
         text = f"Drifted: {figures}: {changed}."
     elif found.outcome is Outcome.NOT_REPRODUCED:
@@ -346,11 +348,13 @@ def _plain_words(found: Reproduction) -> str:
         return f" Plain decoding did not move ({moved})."
     if found.relative is None:
         return f" Plain decoding moved by {moved}."
-    apart = found.relative.shown
-    tail = "the setting moved apart from it" if apart else "the setting moved along with it"
-    return (
-        f" Plain decoding moved, too, by {moved}: {tail} ({change_words(found.relative.interval)} beyond the machine)."
-    )
+    tail = "the setting's change fits that" if _is_the_machine(found) else "the setting moved apart from it"
+    return f" Plain decoding moved by {moved}; {tail} ({change_words(found.relative.interval)} beyond plain decoding)."
+
+
+def _is_the_machine(found: Reproduction) -> bool:
+    """True if plain decoding moved and the setting did not do anything else."""
+    return bool(found.plain_moved) and (found.relative is None or not found.relative.shown)
 
 
 # ---------------------------------------------------------------- failures
