@@ -70,7 +70,7 @@ def test_it_is_reported_as_before(tmp_path: Path) -> None:
     assert (best["status"], best["value"]) == ("does_not_hold", pytest.approx(0.2839, abs=0.001))
     bound = verdicts["structural_bound", "exact_ms"]
     assert (bound["status"], bound["value"]) == ("holds", pytest.approx(44.815, abs=0.5))
-    assert findings["counts"] == {"trials": 12, "failed": 0, "ranked": 12, "turns": 48}
+    assert findings["counts"].items() >= {"trials": 12, "failed": 0, "ranked": 12, "turns": 48}.items()
     assert findings["answer"]["candidate"] is None  # nobody is advised to speculate here
     assert "plain decoding" in page.read_text()
 
