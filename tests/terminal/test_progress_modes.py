@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from dflash_sweep import settings_table
 from dflash_sweep.records import Measurement
@@ -21,7 +22,7 @@ from dflash_sweep.terminal import json_lines
 from dflash_sweep.terminal.plain import PlainLines
 from dflash_sweep.terminal.quiet import Quiet
 from dflash_sweep.terminal.summary import MOST_LINES
-from dflash_sweep.terminal.view import view
+from dflash_sweep.terminal.view import close, console, results, tell, view
 from dflash_sweep.watcher import Best
 from fakes.scenes import make_ending, make_scene, plain_trial, spec, trial, verdict
 from fakes.sweeping import SWEEP
@@ -99,20 +100,14 @@ def test_an_error_before_the_start_is_an_end_event_too(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator(json_lines.schema()).validate(end)
 
 
-def test_quiet_says_the_summary_and_the_path_only(tmp_path: Path) -> None:
-    run = sweep(tmp_path, "progress=quiet", "n_trials=0")
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == f"{tmp_path / 'reports' / 'ddtree' / 'findings.md'}\n"
-    lines = run.stderr.splitlines()
-    assert re.fullmatch(r"ddtree finished: \d+ runs, EMULATED numbers", lines[0])
-    assert len(lines) <= MOST_LINES
-    assert lines[-1] == f"findings: {run.stdout.strip()}"
-
-
-def test_quiet_still_says_why_a_study_failed(tmp_path: Path) -> None:
+def test_quiet_says_how_it_ended_and_where_the_findings_are(tmp_path: Path) -> None:
     run = sweep(tmp_path, "progress=quiet", "engine.options.fault=crash_before_ready")
     assert run.returncode == 3
-    assert run.stderr.startswith("error: plain decoding could not be measured: crashed")
+    assert run.stdout == f"{tmp_path / 'reports' / 'ddtree' / 'findings.md'}\n"
+    lines = run.stderr.splitlines()
+    assert lines[0].startswith("error: plain decoding could not be measured: crashed")
+    assert len(lines) <= MOST_LINES
+    assert lines[-1] == f"findings: {run.stdout.strip()}"
 
 
 # ---------------------------------------------------------------- what the views write
@@ -187,18 +182,54 @@ def test_json_holds_no_number_that_json_cannot() -> None:
     assert event["measurement"] == "measured"
 
 
-def test_no_color_means_no_colour(tmp_path: Path) -> None:
-    """In a real terminal (a pseudo-terminal of the kernel), with and without NO_COLOR."""
-    code = (
-        "from dflash_sweep.terminal import console; from rich.text import Text; console().print(Text('x', style='red'))"
-    )
-    for no_color, coloured in (("", True), ("1", False)):
-        leader, follower = os.openpty()
-        environ = {**os.environ, "TERM": "xterm-256color"}
-        environ.pop("NO_COLOR", None)
-        if no_color:
-            environ["NO_COLOR"] = no_color
-        subprocess.run([sys.executable, "-c", code], stderr=follower, check=True, env=environ, timeout=60, cwd=tmp_path)
-        os.close(follower)
+@pytest.mark.parametrize(("no_color", "coloured"), [(None, True), ("1", False)])
+def test_no_color_means_no_colour(no_color: str | None, coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a pseudo-terminal of the kernel, as a shell would give one."""
+    leader, follower = os.openpty()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    with os.fdopen(follower, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        console().print(Text("word", style="red"))
+        stream.flush()
         assert (b"\x1b[31m" in os.read(leader, 1000)) is coloured
-        os.close(leader)
+    os.close(leader)
+
+
+def test_a_terminal_says_its_size_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS may be that of a shell that was resized since; where there is no terminal it is all we have."""
+    monkeypatch.setenv("COLUMNS", "33")
+    monkeypatch.setenv("LINES", "7")
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(leader, (50, 160))
+    with os.fdopen(follower, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        assert console().width != 33
+    os.close(leader)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert console().width == 33
+
+
+def test_several_studies_end_in_one_event(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("json", "engines", "vllm: skipped — it is not here")
+    close("json", "engines", 0, "the page", Path("/r/findings.md"))
+    out, err = capsys.readouterr()
+    note, end = (json.loads(line) for line in out.splitlines())
+    for event in (note, end):
+        jsonschema.Draft202012Validator(json_lines.schema()).validate(event)
+    assert note["note"] == "vllm: skipped — it is not here"
+    assert (end["event"], end["exit_code"], end["findings"]) == ("end", 0, "/r/findings.md")
+    assert err == ""
+
+
+def test_several_studies_end_with_a_page_and_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("plain", "engines", "vllm: skipped")
+    tell("quiet", "engines", "never said")
+    close("plain", "engines", 0, "the page", Path("/r/findings.md"))
+    results("quiet", ["METRIC x=1"])
+    results("json", ["never said"])
+    out, err = capsys.readouterr()
+    assert out == "/r/findings.md\nMETRIC x=1\n"
+    assert err == "vllm: skipped\nthe page\n"
