@@ -31,6 +31,9 @@ SMALL = (
     "+study=ddtree", "trace=agent_short", "cluster=inline", "protocol.half_width=null", "protocol.pruning=false",
     "protocol.baseline_repeats=2", "protocol.default_repeats=1", "protocol.canary_every=0", "n_trials=4",
     "protocol.confirm_top=2", "protocol.confirm_blocks=2", "storage.dashboard=false",
+    # a small space: preflight looks at every point
+    "space.target_feat_ctx=choice(64, 128)", "space.proposal_temp=choice(0.5, 1.0)", "space.top_k=choice(1, 8)",
+    "space.cache_type_k=choice(q4_0, f16)", "space.cache_type_v=choice(q4_0, f16)",
 )  # fmt: skip
 
 
