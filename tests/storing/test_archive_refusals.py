@@ -14,7 +14,7 @@ import pytest
 
 from dflash_sweep import optuna_rows
 from dflash_sweep.archive import unpacking
-from dflash_sweep.archive.members import is_safe
+from dflash_sweep.archive.members import Reader, is_safe
 from dflash_sweep.errors import StorageError
 from dflash_sweep.store import Store
 
@@ -184,6 +184,8 @@ def test_manifests_that_do_not_fit(store: Store, tmp_path: Path, manifest: dict[
     [
         ("trials.jsonl", b"{]\n", "no JSON"),
         ("trials.jsonl", b"[" * 100_000 + b"\n", "no JSON"),
+        ("trials.jsonl", json.dumps(ROW).replace('"label": null', f'"label": {"[" * 700}{"]" * 700}').encode(),
+         "nested too deeply|does not fit"),
         ("trials.jsonl", json.dumps({**ROW, "spec": {"evidence_dir": "/etc"}}).encode(), "outside the archive"),
         ("trials.jsonl", json.dumps({**ROW, "spec": {"evidence_dir": "archive:../../etc"}}).encode(), "no place in"),
         ("trials.jsonl", json.dumps({**ROW, "result": None}).encode(), "a row has no result"),
@@ -199,6 +201,24 @@ def test_manifests_that_do_not_fit(store: Store, tmp_path: Path, manifest: dict[
 )  # fmt: skip
 def test_content_that_does_not_fit(store: Store, tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     _refused(store, _pack(tmp_path / "a.zip", {**_content(), name: content}), reason)
+
+
+def test_a_zip_file_of_which_any_byte_was_changed(tmp_path: Path) -> None:
+    """It is refused, or the change was in a place that says nothing (a time, a comment): then all is as it was."""
+    path = _pack(tmp_path / "a.zip", _content())
+    packed = path.read_bytes()
+    for place in range(0, len(packed), 3):
+        path.write_bytes(packed[:place] + bytes((packed[place] ^ 0xFF,)) + packed[place + 1 :])
+        try:
+            with Reader(path, max_bytes=1 << 24) as archive:
+                archive.verify()
+                assert {name: archive.whole(name) for name in archive.members} == _content()
+        except StorageError:
+            continue
+    for size in range(0, len(packed), 50):
+        path.write_bytes(packed[:size])
+        with pytest.raises(StorageError):
+            Reader(path, max_bytes=1 << 24)
 
 
 def test_what_is_no_zip_file(store: Store, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -27,8 +28,14 @@ MAX_MEMBERS = 200_000
 MAX_MANIFEST_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _PART = re.compile(r"[^\x00-\x1f\x7f/\\:]+")
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+"""What zipfile raises for bytes that are no zip file, or one that was changed."""
 _ALL_ALIKE = (1980, 1, 1, 0, 0, 0)
 """Every member's time: when a file was packed is no property of its content."""
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def is_safe(name: str) -> bool:
@@ -122,8 +129,8 @@ class Reader:
             self._zip = zipfile.ZipFile(path)
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror}") from error
-        except zipfile.BadZipFile as error:
-            raise StorageError(f"{path}: is no archive of a study ({error})") from error
+        except _UNREADABLE as error:
+            raise StorageError(f"{path}: is no archive of a study ({_first_line(error)})") from error
         try:
             self.manifest = self._checked(max_bytes)
         except BaseException:
@@ -178,8 +185,8 @@ class Reader:
             manifest = json.loads(text)
         except KeyError:
             raise self._refuse(f"is no archive of a study: it has no {MANIFEST}") from None
-        except (ValueError, RecursionError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise self._refuse(f"its {MANIFEST} cannot be read ({error})") from error
+        except (RecursionError, OSError, *_UNREADABLE) as error:
+            raise self._refuse(f"its {MANIFEST} cannot be read ({_first_line(error)})") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise self._refuse("is no archive of a study")
         if manifest.get("format_version") != FORMAT_VERSION:
@@ -221,8 +228,8 @@ class Reader:
                         raise self._refuse(f"member {name!r} is larger than its manifest says")
                     digest.update(part)
                     yield part
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-            raise self._refuse(f"member {name!r} is damaged ({error})") from error
+        except (OSError, *_UNREADABLE) as error:
+            raise self._refuse(f"member {name!r} is damaged ({_first_line(error)})") from error
         if size != expected.size or digest.hexdigest() != expected.sha256:
             raise self._refuse(f"member {name!r} is not the one of its manifest")
 

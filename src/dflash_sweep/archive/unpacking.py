@@ -128,11 +128,23 @@ class _Unpacking:
             if not isinstance(row, dict) or row.get("study") != self._old or not str(row.get("uid")).startswith(prefix):
                 raise self._refuse("a row is none of its study's")
             uid = f"{self._name}/{row['uid'][len(prefix) :]}"
-            renamed = {**self._placed(row), "uid": uid, "study": self._name, "state": "finished", "turns": row["turns"]}
+            renamed = {
+                **self._placed_safely(row),
+                "uid": uid,
+                "study": self._name,
+                "state": "finished",
+                "turns": row["turns"],
+            }
             renamed["result"] = {**renamed["result"], "uid": uid}
             if renamed["spec"]:
                 renamed["spec"] = {**renamed["spec"], "uid": uid, "study": self._name}
             yield renamed
+
+    def _placed_safely(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self._placed(row)
+        except RecursionError:
+            raise self._refuse("a row is nested too deeply") from None
 
     def _placed(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row in which paths into the archive lead to our folder; its turns are left alone."""
