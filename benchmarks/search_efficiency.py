@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import math
 import sys
 import tempfile
@@ -149,18 +150,24 @@ def grid_points(space: SearchSpace, seed: int) -> Iterator[Knobs]:
     return (points[(start + index * step) % len(points)] for index in range(len(points)))
 
 
-def hill_climb(bench: Bench, measurements: int, seed: int) -> Outcome:
-    """One parameter at a time from the default, keep if the single run was better, else discard."""
-    rng, axes = np.random.default_rng(seed), bench.table.space.axes
-    here: Knobs = {
+def working_default(bench: Bench) -> tuple[Knobs, float | None]:
+    """The fork's defaults, with the largest budget up to theirs that runs, and its figure: where everybody begins."""
+    budgets = next(axis.values or () for axis in bench.table.space.axes if axis.name == "budget")
+    point: Knobs = {
         "target_feat_ctx": 128, "budget": 22, "proposal_temp": 1.0, "top_k": 8, "chain_seed": True,
         "cache_type_k": "q4_0", "cache_type_v": "q4_0",
     }  # fmt: skip
-    best = bench.measure(here)
-    while best is None and bench.count < measurements:  # people begin with a setting that runs
-        smaller = [value for value in axes[1].values or () if float(str(value)) < float(str(here["budget"]))]
-        here = {**here, "budget": smaller[-1] if smaller else here["budget"]}
-        best = bench.measure(here)
+    for budget in sorted((int(str(value)) for value in budgets if int(str(value)) <= 22), reverse=True):
+        point = {**point, "budget": budget}
+        if (value := bench.measure(point)) is not None:
+            return point, value
+    return point, None
+
+
+def hill_climb(bench: Bench, measurements: int, seed: int) -> Outcome:
+    """One parameter at a time from the default, keep if the single run was better, else discard."""
+    rng, axes = np.random.default_rng(seed), bench.table.space.axes
+    here, best = working_default(bench)
     while bench.count < measurements:
         axis = axes[int(rng.integers(len(axes)))]
         values = axis.values or ()
@@ -261,11 +268,14 @@ def searched(measurements: int, blocks: int) -> int:
 
 
 def ours(bench: Bench, measurements: int, seed: int, folder: Path, blocks: int) -> Outcome:
+    default, _ = working_default(bench)
+    seed_point = "{" + ",".join(f"{name}:{json.dumps(value)}" for name, value in default.items()) + "}"
     cfg = app.compose_overrides(
         app.normalise([
-            "+study=ddtree", f"seed={seed}", "study_name=bench", f"n_trials={searched(measurements, blocks)}",
+            "+study=ddtree", f"seed={seed}", "study_name=bench",
+            f"n_trials={searched(measurements - bench.count, blocks)}",
             "protocol.baseline_repeats=3", "protocol.default_repeats=1", "protocol.max_repeats=3",
-            "protocol.gate=false",
+            "protocol.gate=false", f"seed_points=[{seed_point}]",
             f"protocol.confirm_top={CONFIRM_TOP}", f"protocol.confirm_blocks={blocks}", "protocol.canary_every=10",
             f"fixed.verifier={bench.table.fixed['verifier']}", "storage.url=sqlite:///:memory:",
         ])
