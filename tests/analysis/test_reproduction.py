@@ -14,6 +14,7 @@ from dflash_sweep.analysis.reproduction import (
     LEAST_MARGIN,
     MOST_MARGIN,
     Outcome,
+    Reproduction,
     change_words,
     compare,
     judge,
@@ -89,6 +90,25 @@ def test_a_machine_that_became_slower_is_a_drift_of_setting_and_baseline() -> No
     assert found.statement.startswith("Drifted with the machine: ")
     assert "Plain decoding moved by -4.8 %" in found.statement
     assert "the setting's change fits that" in found.statement
+
+
+def test_setting_and_baseline_together_show_what_the_baseline_alone_leaves_open() -> None:
+    """Three runs of plain decoding on each side, 2 df known: p = 0.01 alone is not 0.3 %; with the setting's change of
+    4.5 errors in the same direction it is, and with one in the other direction it is not."""
+    slower, known = 1 / 1.05, Spread(sd=0.011, df=2)
+    then, now = [39.6, 40.0, 40.4], [37.6, 38.0, 38.6]
+    alone = compare(then, now, known)
+    assert alone.p is not None
+    assert 0.003 < alone.p < 0.05
+
+    def beside(values: list[float]) -> Reproduction:
+        return judge([100.0], values, plain_then=then, plain_now=now, spread=QUIET, plain_spread=known)
+
+    along, against = beside([100 * slower, 99.9 * slower, 100.1 * slower]), beside([105.0, 104.9, 105.1])
+    steady = beside([100.0, 99.9, 100.1])
+    assert (along.outcome, along.plain_moved) == (Outcome.DRIFTED, True)
+    assert (against.plain_moved, steady.plain_moved) == (False, False)
+    assert "Plain decoding may have moved, not surely" in steady.statement
 
 
 def test_a_setting_that_lost_its_gain_beside_a_steady_baseline_is_not_reproduced() -> None:
