@@ -19,12 +19,19 @@ from fakes import first_schema
 from fakes.builders import make_result, make_spec, make_stored
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The kept study of the first version, brought up to date."""
-    path = first_schema.unpack(tmp_path)
-    with Store(f"sqlite:///{path}"):
-        return path
+    path = first_schema.unpack(tmp_path_factory.mktemp("upgraded"))
+    Store(f"sqlite:///{path}").close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def database(upgraded: bytes, tmp_path: Path) -> Path:
+    path = tmp_path / "studies.db"
+    path.write_bytes(upgraded)
+    return path
 
 
 def _faults(path: Path, *statements: str) -> list[str]:
