@@ -14,6 +14,7 @@ from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 
 from dflash_sweep.records import StoredTrial, TrialSpec, Verdict
+from dflash_sweep.showcase import hanging
 from dflash_sweep.showcase.curator import FIRST_RETRY_S, LEAST_PAUSE_S, SHARE, Curator
 from dflash_sweep.showcase.optuna_side import OptunaSide
 from dflash_sweep.store import Store
@@ -103,22 +104,41 @@ def test_every_event_is_passed_on_and_every_trial_gets_its_page(watched: Watched
 
 
 def test_the_studys_page_takes_a_small_share_of_the_time(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[float] = []
-    cost_s = 2.0
+    written: dict[str, list[float]] = {"page": [], "lead": []}
 
-    def slow(self: OptunaSide, _text: str) -> None:
-        written.append(watched.clock.now)
-        watched.clock.now += cost_s
+    def slow(kind: str, cost_s: float) -> Callable[..., str]:
+        def write(*_: object) -> str:
+            written[kind].append(watched.clock.now)
+            watched.clock.now += cost_s
+            return "# title\n\nlead\n\nrest"
 
-    monkeypatch.setattr(OptunaSide, "put_note", slow)
-    for _ in range(20):
+        return write
+
+    monkeypatch.setattr(hanging, "show_running", slow("page", 2.0))
+    monkeypatch.setattr(hanging, "show_lead", slow("lead", 0.05))
+    began = watched.clock.now
+    for _ in range(60):
         watched.study.plain()
-        watched.clock.now += 10.0
-    gaps = [later - before for before, later in itertools.pairwise(written)]
-    assert gaps
-    # 2 s of writing every 2 / 0.03 = 67 s at most
-    assert min(gaps) >= cost_s / SHARE
-    assert cost_s / SHARE > LEAST_PAUSE_S
+        watched.clock.now += 4.0
+    gaps = {kind: min(later - before for before, later in itertools.pairwise(times)) for kind, times in written.items()}
+    assert gaps["page"] >= 2.0 / SHARE  # 67 s
+    assert LEAST_PAUSE_S <= gaps["lead"] < 2 * LEAST_PAUSE_S  # the next run that ends after 5 s
+    spent = 2.0 * len(written["page"]) + 0.05 * len(written["lead"])
+    assert spent < 2 * SHARE * (watched.clock.now - began)
+
+
+def test_the_lead_of_the_page_is_renewed_in_between(watched: Watched) -> None:
+    watched.curator.phase("search", 9)
+    watched.study.plain()
+    first = get_note(watched.study.study)
+    assert "search, 1 of 9 runs" in first
+    watched.clock.now += 2 * LEAST_PAUSE_S
+    watched.curator._study_due = float("inf")  # only the lead
+    watched.study.search(out_of_memory())
+    second = get_note(watched.study.study)
+    assert "search, 2 of 9 runs" in second
+    assert "2 runs stored, 1 of them failed" in second
+    assert second.split("\n\n", 2)[2] == first.split("\n\n", 2)[2]
 
 
 def _full_disk(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:

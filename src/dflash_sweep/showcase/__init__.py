@@ -25,8 +25,9 @@ def files_dir(chosen: str | None, url: str, base: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a driver does at the moment: its phase and how many of the phase's runs are done."""
+    """What a driver does at the moment: its phase, how many of the phase's runs are done, the best so far in words."""
 
     phase: str
     done: int
     total: int
+    best: str = ""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dflash_sweep import metrics
 from dflash_sweep.metrics import pooled_decode_tps
 from dflash_sweep.records import StoredTrial, StudyInfo, TrialSpec, Verdict
-from dflash_sweep.report.texts import texts_for
+from dflash_sweep.report.texts import Texts, texts_for
 from dflash_sweep.settings import Settings
 from dflash_sweep.showcase import Progress, files_dir
 from dflash_sweep.store import Store
@@ -25,12 +25,14 @@ from dflash_sweep.watcher import Best, Watcher
 
 if TYPE_CHECKING:
     from dflash_sweep.showcase.optuna_side import Attributes, OptunaSide
+    from dflash_sweep.showcase.study_note import Counted
 
 _LOG = logging.getLogger(__name__)
 
 LEAST_PAUSE_S = 5.0
 SHARE = 0.03
-"""The study's page is written again after LEAST_PAUSE_S, and so late that writing takes at most this share of time."""
+"""The study's page is written again after LEAST_PAUSE_S, and so late that writing takes at most this share of time.
+In between only its lead is: the phase, the counts, the best so far."""
 LONGEST_WAIT_S = 120.0
 """So long the study's page waits for a moment in which nothing runs."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
@@ -62,7 +64,10 @@ class Curator:
         self._runs: dict[int, list[StoredTrial]] | None = None
         self._plain_tps: list[float] = []
         self._phase, self._done, self._total = "starting", 0, 0
-        self._study_due = self._usable_from = float("-inf")
+        self._best: Best | None = None
+        self._counted: Counted | None = None
+        self._note: str | None = None
+        self._study_due = self._lead_due = self._usable_from = float("-inf")
         self._pause_s = FIRST_RETRY_S
         self._said = False
 
@@ -87,6 +92,9 @@ class Curator:
     def finished(self, trial: StoredTrial, value: float | None, best: Best | None) -> None:
         self._inner.finished(trial, value, best)
         self._done += 1
+        self._best = best or self._best
+        if self._counted is not None:
+            self._counted = self._counted.more(trial)
         self._missed[trial.uid] = (trial, self._folders.pop(trial.uid, None))
         self._guarded(lambda: self._catch_up(_CATCH_UP))
 
@@ -143,10 +151,7 @@ class Curator:
 
     def _opened(self) -> OptunaSide | None:
         """Optuna's study; None while it has none (a study without a search has no trials to show)."""
-        from dflash_sweep.showcase.optuna_side import (
-            OptunaSide,
-            storage_for,
-        )  # inside: a missing package is no disaster
+        from dflash_sweep.showcase.optuna_side import OptunaSide, storage_for  # a missing package is caught
 
         if self._side is None:
             storage = storage_for(self._store.url)
@@ -177,19 +182,54 @@ class Curator:
         return metrics.ratio(1000.0, sum(self._plain_tps) / len(self._plain_tps))
 
     def _show_study(self, side: OptunaSide) -> None:
-        began = self._clock()
+        """The study's page if it is due, else how far the study is."""
         # drawing beside another worker's measurement would disturb it: wait for a gap, but not for ever
-        if began < self._study_due + (LONGEST_WAIT_S if self._folders else 0.0):
-            return
+        due = self._study_due + (LONGEST_WAIT_S if self._folders else 0.0)
+        if self._note is None or self._clock() >= due:
+            self._show_all(side)
+        elif self._clock() >= self._lead_due:
+            self._lead_due = self._timed(lambda note=self._note: self._show_lead(side, note))
+
+    def _show_all(self, side: OptunaSide) -> None:
+        from dflash_sweep.report import material  # noqa: F401 - loading takes a second once: not counted as writing
+        from dflash_sweep.showcase import charts, hanging  # noqa: F401
+
+        def show() -> None:
+            study = self._store.study(self._name)
+            assert study is not None, "a study with finished runs is stored"
+            stored = self._store.trials(self._name)
+            self._counted = hanging.Counted.of(stored)
+            self._note = hanging.show_running(side, study, stored, self._texts, self._progress())
+
+        self._study_due = self._timed(show)
+        self._lead_due = self._clock() + LEAST_PAUSE_S
+        self._held = None
+
+    def _show_lead(self, side: OptunaSide, note: str) -> None:
         from dflash_sweep.showcase import hanging
 
-        study = self._store.study(self._name)
-        assert study is not None, "a study with finished runs is stored"
-        progress = Progress(phase=self._phase, done=self._done, total=self._total)
-        hanging.show_running(side, study, self._store.trials(self._name), self._texts, progress)
-        self._held = None
+        assert self._counted is not None, "counted with the page"
+        hanging.show_lead(side, note, self._counted, self._texts, self._progress())
+
+    def _timed(self, show: Callable[[], None]) -> float:
+        """Do it; when it may be done again, so that it takes a small share of the time."""
+        began = self._clock()
+        show()
         ended = self._clock()
-        self._study_due = ended + max(LEAST_PAUSE_S, (ended - began) / SHARE)
+        return ended + max(LEAST_PAUSE_S, (ended - began) / SHARE)
+
+    def _progress(self) -> Progress:
+        return Progress(
+            phase=self._phase, done=self._done, total=self._total, best=_best_words(self._best, self._texts)
+        )
+
+
+def _best_words(best: Best | None, texts: Texts) -> str:
+    if best is None:
+        return ""
+    ends = "" if best.low is None or best.high is None else f" [{best.low:.2f}, {best.high:.2f}]"
+    plain = "" if best.plain is None else f"; {texts('plain')}: {best.plain:.2f}"
+    return f"#{best.candidate}: {best.value:.2f}{ends} {best.unit}{plain}"
 
 
 @contextmanager

@@ -22,7 +22,7 @@ DEFAULT_PORT = 8080
 def dashboard(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[STUDY] [OVERRIDES]...", help="A stored study to open at, and storage.url=… and alike"),
+        typer.Argument(metavar="STUDY", help="A stored study to open at; dotted overrides such as storage.url=…"),
     ] = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 = any free one")] = DEFAULT_PORT,
 ) -> None:

@@ -17,7 +17,7 @@ from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.showcase import Progress
 from dflash_sweep.showcase.optuna_side import Attributes, OptunaSide
-from dflash_sweep.showcase.study_note import Counted, study_note
+from dflash_sweep.showcase.study_note import Counted, lead_words, study_note, with_lead
 from dflash_sweep.showcase.trial_note import figure, stage_picture, tags, trial_note
 
 REPORT_FILES = ("findings.html", "findings.md", "results.csv")
@@ -69,14 +69,19 @@ def put_evidence(
 
 def show_running(
     side: OptunaSide, study: StudyInfo, stored: Sequence[StoredTrial], texts: Texts, progress: Progress
-) -> None:
-    """The study's page while it runs. Of very many rows only those are looked at that the page shows: judging thousands
-    takes minutes, and the driver waits."""
+) -> str:
+    """The study's page while it runs; gives its note. Of very many rows only those are looked at that the page shows:
+    judging thousands takes minutes, and the driver waits."""
     if len(stored) <= LARGE:
-        show_study(side, collect(study, stored), texts, progress)
-        return
+        return show_study(side, collect(study, stored), texts, progress)
     kept = _most_telling(stored, study.objective)
-    show_study(side, collect(study, kept, ()), texts, progress, Counted.of(stored))
+    return show_study(side, collect(study, kept, ()), texts, progress, Counted.of(stored))
+
+
+def show_lead(side: OptunaSide, note: str, counted: Counted, texts: Texts, progress: Progress) -> None:
+    """How far the study is, on the page whose note this was: quick, so that it can be told every few seconds."""
+    shown = LARGE if counted.runs > LARGE else None
+    side.put_note(with_lead(note, lead_words(texts.lang, counted, progress, shown)))
 
 
 def _most_telling(stored: Sequence[StoredTrial], objective: str) -> list[StoredTrial]:
@@ -91,14 +96,16 @@ def _most_telling(stored: Sequence[StoredTrial], objective: str) -> list[StoredT
 
 def show_study(
     side: OptunaSide, material: Material, texts: Texts, progress: Progress | None, counted: Counted | None = None
-) -> None:
-    """Note, attributes and figures of the study as its rows stand; `counted`: see `study_note`."""
+) -> str:
+    """Note, attributes and figures of the study as its rows stand; gives the note; `counted`: see `study_note`."""
     from dflash_sweep.showcase.charts import charts  # plotly is wanted only here
 
-    side.put_note(study_note(material, texts, study_id=side.study_id, progress=progress, counted=counted))
+    note = study_note(material, texts, study_id=side.study_id, progress=progress, counted=counted)
+    side.put_note(note)
     side.describe(attributes(material))
     for chart_id, chart in charts(material, texts).items():
         side.put_chart(chart_id, chart)
+    return note
 
 
 def show_report(side: OptunaSide, folder: Path) -> None:

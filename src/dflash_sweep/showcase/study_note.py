@@ -37,6 +37,11 @@ class Counted:
     runs: int
     failed: int
 
+    def more(self, trial: StoredTrial) -> Counted:
+        """With one run more."""
+        one = Counted.of([trial])
+        return Counted(runs=self.runs + one.runs, failed=self.failed + one.failed)
+
     @classmethod
     def of(cls, trials: Sequence[StoredTrial]) -> Counted:
         failures = [failure for trial in trials if (failure := trial.result.failure) and not failure.kind.is_stop]
@@ -77,12 +82,8 @@ def study_note(
     page = findings(material, answer(material, texts), texts, (), None, full=False)
     candidates = {trial.number: trial.candidate for trial in material.stored if trial.candidate is not None}
     renderer = _Linked(study_id, candidates)
-    counts = counted or Counted.of(material.stored)
-    lead = words(lang, "rows", count=counts.runs, failed=counts.failed)
-    if counted is not None:
-        lead += " " + words(lang, "large", shown=len(material.stored))
-    if progress is not None:
-        lead = f"{words(lang, 'phase', phase=progress.phase, done=progress.done, total=progress.total)} {lead}"
+    shown = None if counted is None else len(material.stored)
+    lead = lead_words(lang, counted or Counted.of(material.stored), progress, shown)
     opening = f"# {page.title} — {page.label}\n\n{lead}"
     sections = _sections(_kept(page.blocks, texts))
     if counted is not None:
@@ -94,6 +95,25 @@ def study_note(
         for section in sections
     ]
     return _fitting(opening, parts, lang, max_letters)
+
+
+def lead_words(lang: str, counted: Counted, progress: Progress | None, shown: int | None) -> str:
+    """The paragraph under the title: how far the study is. `shown`: how many rows the page looks at, None = all."""
+    parts = []
+    if progress is not None:
+        parts.append(words(lang, "phase", phase=progress.phase, done=progress.done, total=progress.total))
+        if progress.best:
+            parts.append(words(lang, "best", best=progress.best))
+    parts.append(words(lang, "rows", count=counted.runs, failed=counted.failed))
+    if shown is not None:
+        parts.append(words(lang, "large", shown=shown))
+    return " ".join(parts)
+
+
+def with_lead(note: str, lead: str) -> str:
+    """The note with another paragraph under its title."""
+    title, _, rest = note.split("\n\n", 2)
+    return f"{title}\n\n{lead}\n\n{rest}"
 
 
 def _kept(blocks: Iterable[Block], texts: Texts) -> list[Block]:

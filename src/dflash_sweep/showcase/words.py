@@ -7,6 +7,7 @@ from typing import Any
 WORDS: dict[str, dict[str, str]] = {
     "en": {
         "phase": "**Running:** {phase}, {done} of {total} runs of this phase done.",
+        "best": "Best so far: {best}.",
         "rows": "{count} runs stored, {failed} of them failed.",
         "large": "While the study runs this page shows the {shown} of them that matter most (plain decoding, confirm "
         "runs and the fastest); conclusions over all of them are drawn at the end.",
@@ -40,6 +41,7 @@ WORDS: dict[str, dict[str, str]] = {
     },
     "zh": {
         "phase": "**进行中：** {phase}，本阶段已完成 {done}/{total} 次运行。",
+        "best": "目前最佳：{best}。",
         "rows": "已存 {count} 次运行，其中 {failed} 次失败。",
         "large": "运行很多，研究进行时本页只显示最要紧的 {shown} 次（普通解码、确认运行与最快者）；"
         "对全部运行的结论在结束时得出。",
