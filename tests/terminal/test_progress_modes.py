@@ -136,7 +136,7 @@ def test_plain_lines_are_one_an_event() -> None:
     told = [line.split(" ", 1)[1] for line in written(out).splitlines()]
     assert told[0] == "== search: 2 runs"
     assert told[1].startswith("[1/2] candidate 0: 25.00 tok/s target_feat_ctx=128 budget=22")
-    assert "| best candidate 0: 25.00 tok/s; plain decoding 50.00, 0.50× |" in told[1]
+    assert "| best #0: 25.00 tok/s; 0.50× of plain 50.00 |" in told[1]
     assert told[2:] == ["a note of two lines", "● Finding 1 holds."]
 
 

@@ -59,7 +59,11 @@ def test_it_shows_study_kind_phase_workers_stages_and_best() -> None:
     assert "exact" in legend
     assert "verify" not in legend  # this engine prints none
     assert best_bar.endswith("100.0 ms, pays below 50.00")  # 2.5 tokens a step, plain decoding 20 ms each
-    assert best == "best      candidate 3: 25.00 tok/s [24.50, 25.50]  plain decoding 50.00, 0.50× [0.48, 0.52]"
+    assert best == "best      #3: 25.00 tok/s [24.50, 25.50]  0.50× [0.48, 0.52] of plain 50.00"
+
+
+def test_eighty_columns_hold_the_best_against_plain_decoding() -> None:
+    assert lines(running_board(), 79)[-1].endswith("0.50× [0.48, 0.52] of plain 50.00")
 
 
 def test_the_time_left_is_what_runs_have_taken() -> None:

@@ -70,10 +70,10 @@ def test_the_best_is_shown_with_its_interval_against_plain_decoding() -> None:
     best = Best(candidate=7, value=60.0, unit="tok/s", low=58.0, high=62.0, plain=50.0, gain=1.2, gain_low=1.15,
                 gain_high=1.25)  # fmt: skip
     assert words.best_pieces(best) == [
-        "candidate 7: 60.00 tok/s [58.00, 62.00]", "plain decoding 50.00, 1.20× [1.15, 1.25]"
+        "#7: 60.00 tok/s [58.00, 62.00]", "1.20× [1.15, 1.25] of plain 50.00"
     ]  # fmt: skip
     alone = Best(candidate=7, value=60.0, unit="tok/s")
-    assert words.best_pieces(alone) == ["candidate 7: 60.00 tok/s"]
+    assert words.best_pieces(alone) == ["#7: 60.00 tok/s"]
     assert words.best_pieces(None) == ["no candidate yet"]
 
 

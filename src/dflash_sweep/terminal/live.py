@@ -20,10 +20,12 @@ from dflash_sweep.terminal.frame import frame
 from dflash_sweep.terminal.plain import Printed
 from dflash_sweep.terminal.scene import Scene
 from dflash_sweep.terminal.steady import SteadyBlock
-from dflash_sweep.terminal.words import STATUS_MARKS, first_sentence, fit, trial_pieces
+from dflash_sweep.terminal.words import STATUS_MARKS, cut, first_sentence, fit, trial_pieces
 from dflash_sweep.watcher import Best
 
 _EVERY_S = 1.0
+_FAILURE_LINES = 3
+"""Why a run failed may take so many lines; the whole of it is in the findings."""
 _INDENT = 9
 """Width of the time that each event begins with, and a space."""
 
@@ -64,9 +66,12 @@ class LiveView(Printed):
 
     def finished(self, trial: StoredTrial, value: float | None, best: Best | None) -> None:
         self._board.finished(trial, best)
-        words = fit(trial_pieces(trial, value, self._scene), self._out.width - _INDENT - 1)
+        pieces, room = trial_pieces(trial, value, self._scene), self._out.width - _INDENT - 1
         failure = trial.result.failure
-        self._say(words, style="red" if failure and not failure.kind.is_stop else "")
+        if failure is not None and not failure.kind.is_stop:
+            self._say(cut(pieces[0], _FAILURE_LINES * room), style="red")
+        else:
+            self._say(fit(pieces, room), style="")
 
     def note(self, text: str) -> None:
         self._say(text, style="bold")

@@ -107,13 +107,13 @@ def best_pieces(best: Best | None) -> list[str]:
     if best is None:
         return ["no candidate yet"]
     ends = f" {interval(best.low, best.high)}" if best.low is not None and best.high is not None else ""
-    pieces = [f"candidate {best.candidate}: {rate(best.value)} {best.unit}{ends}"]
+    pieces = [f"#{best.candidate}: {rate(best.value)} {best.unit}{ends}"]
     if best.plain is None:
         return pieces
-    gain = "" if best.gain is None else f", {factor(best.gain)}"
+    gain = "" if best.gain is None else f"{factor(best.gain)} "
     if best.gain_low is not None and best.gain_high is not None:
-        gain += f" [{best.gain_low:.2f}, {best.gain_high:.2f}]"
-    return [*pieces, f"plain decoding {rate(best.plain)}{gain}"]
+        gain += f"[{best.gain_low:.2f}, {best.gain_high:.2f}] "
+    return [*pieces, f"{gain}of plain {rate(best.plain)}"]
 
 
 def clock(seconds: float) -> str:
