@@ -82,7 +82,7 @@ def _turn_text(then: TurnRecord, now: Sequence[TurnRecord]) -> TurnText:
     words = None
     if differing:
         found = first_divergence(expected, answer_of(differing[0].exchange, differing[0].counters.output_tokens))
-        words = "by its hash only" if found is None else in_words(found, "then", "now")
+        words = "by its hash only" if found is None else str(in_words(found, "then", "now"))
     return TurnText(
         conversation=then.conversation,
         index=then.index,
