@@ -261,7 +261,7 @@ def _turn(speed: float) -> TurnRecord:
 
 def searched(measurements: int, blocks: int) -> int:
     """Candidates that fit beside baselines, canaries and confirm blocks."""
-    fixed = 3 + 1 + blocks * (CONFIRM_TOP + 2)  # plain decoding, and plain decoding with the best one's cache types
+    fixed = 3 + 3 + blocks * (CONFIRM_TOP + 2)  # plain decoding, and plain decoding with the best one's cache types
     return next(
         n for n in range(measurements, 0, -1) if n + max(0, (n - 1) // 10) + fixed <= measurements
     )  # a canary after every tenth
