@@ -47,16 +47,19 @@ class Confirming:
 
     def phase(self, finalists: dict[int, Knobs], expired: Callable[[], bool]) -> ConfirmPhase:
         """The blocks that are still due."""
-        preflight, settings = self._context.preflight, self._context.settings
-        first = dict(list(finalists.items())[:1])  # the best of the search: one more run a block, not one each
-        beside = controls.controls(
-            self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=first
-        )
-        seed = derive(settings.config.seed, "order")
-        plan = confirm_blocks(finalists, preflight.plain, self._protocol.confirm_blocks, seed, beside, self._devices)
+        plain, settings = self._context.preflight.plain, self._context.settings
+        seed, beside = derive(settings.config.seed, "order"), self._controls(finalists)
+        plan = confirm_blocks(finalists, plain, self._protocol.confirm_blocks, seed, beside, self._devices)
         name, retries = settings.study_name, self._protocol.retries
         due = [unfinished(block, name, self._trials, retries, self._stale) for block in plan]
         return ConfirmPhase(due, lambda: self.decision().finished, expired)
+
+    def _controls(self, finalists: dict[int, Knobs]) -> dict[int, Knobs]:
+        """Plain decoding like the best finalist of the search: one more run a block, not one for each of them."""
+        preflight, first = self._context.preflight, dict(list(finalists.items())[:1])
+        return controls.controls(
+            self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=first
+        )
 
     def decision(self) -> confirm.Decision:
         """What the blocks so far allow to say, of the candidates that keep the constraints."""
@@ -75,5 +78,6 @@ class Confirming:
         walls = [trial.result.wall_s for trial in self._trials if trial.result.wall_s is not None]
         if not walls:
             return 0.0
-        runs = self._protocol.confirm_blocks * (self._protocol.confirm_top + 1)
+        beside = len(self._controls(self.finalists()))
+        runs = self._protocol.confirm_blocks * (self._protocol.confirm_top + 1 + beside)
         return runs * sum(walls) / len(walls) / len(self._context.pool.devices) / 3600
