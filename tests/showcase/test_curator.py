@@ -121,7 +121,7 @@ def test_the_studys_page_takes_a_small_share_of_the_time(watched: Watched, monke
         watched.study.plain()
         watched.clock.now += 4.0
     gaps = {kind: min(later - before for before, later in itertools.pairwise(times)) for kind, times in written.items()}
-    assert gaps["page"] >= 2.0 / SHARE  # 67 s
+    assert gaps["page"] >= 2.0 / SHARE  # 40 s
     assert LEAST_PAUSE_S <= gaps["lead"] < 2 * LEAST_PAUSE_S  # the next run that ends after 5 s
     spent = 2.0 * len(written["page"]) + 0.05 * len(written["lead"])
     assert spent < 2 * SHARE * (watched.clock.now - began)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 LEAST_PAUSE_S = 5.0
-SHARE = 0.03
+SHARE = 0.05
 """The study's page is written again after LEAST_PAUSE_S, and so late that writing takes at most this share of time.
 In between only its lead is: the phase, the counts, the best so far."""
 LONGEST_WAIT_S = 120.0
@@ -188,17 +189,18 @@ class Curator:
         if self._note is None or self._clock() >= due:
             self._show_all(side)
         elif self._clock() >= self._lead_due:
-            self._lead_due = self._timed(lambda note=self._note: self._show_lead(side, note))
+            self._lead_due = self._timed(partial(self._show_lead, side, self._note))
 
     def _show_all(self, side: OptunaSide) -> None:
         from dflash_sweep.report import material  # noqa: F401 - loading takes a second once: not counted as writing
         from dflash_sweep.showcase import charts, hanging  # noqa: F401
+        from dflash_sweep.showcase.study_note import Counted
 
         def show() -> None:
             study = self._store.study(self._name)
             assert study is not None, "a study with finished runs is stored"
             stored = self._store.trials(self._name)
-            self._counted = hanging.Counted.of(stored)
+            self._counted = Counted.of(stored)
             self._note = hanging.show_running(side, study, stored, self._texts, self._progress())
 
         self._study_due = self._timed(show)
