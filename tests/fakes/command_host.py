@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-LONGEST_S = 90
+LONGEST_S = 240
 PRELOADED = (
     "dflash_sweep.app", "dflash_sweep.cli", "dflash_sweep.doctor", "dflash_sweep.exporting", "dflash_sweep.importing",
     "dflash_sweep.report", "dflash_sweep.run", "dflash_sweep.traces",
