@@ -145,7 +145,8 @@ def test_numbers_are_short() -> None:
     assert wording.number(-3.14159) == "-3.142"
     assert wording.rate(9.9) == "9.90"
     assert wording.rate(145.84) == "145.8"
-    assert wording.knob_text({"b": True, "t": 0.7, "n": None}, ("t", "b", "n"), joiner=" ") == "t=0.7 b=true n=default"
+    assert wording.knob_text({"b": True, "t": 0.7, "n": None}, ("t", "b", "n"), joiner=" ") == "t=0.7 b=true"
+    assert wording.knob_text({"n": None}, ("n",)) == "n=default"
 
 
 @given(

@@ -54,9 +54,13 @@ def knob_value(value: KnobValue) -> str:
 
 
 def knob_text(knobs: Mapping[str, KnobValue], names: Iterable[str] | None = None, joiner: str = "  ") -> str:
-    """Settings on one line: "budget=22  chain_seed=true". `names` picks and orders them; absent ones read "default"."""
+    """Settings on one line: "budget=22  chain_seed=true". `names` picks and orders them.
+
+    Knobs without a value (dead in this setting, or the engine's own) are left out, unless there is nothing else to say.
+    """
     chosen = list(knobs) if names is None else list(names)
-    return joiner.join(f"{name}={knob_value(knobs.get(name))}" for name in chosen)
+    given = [name for name in chosen if knobs.get(name) is not None]
+    return joiner.join(f"{name}={knob_value(knobs.get(name))}" for name in given or chosen)
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
