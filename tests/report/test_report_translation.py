@@ -7,6 +7,7 @@ import re
 import string
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 
 from dflash_sweep import importing
 from dflash_sweep.analysis.sentences import listed, say, together
-from dflash_sweep.records import StoredTrial, StudyInfo, Verdict, VerdictStatus
+from dflash_sweep.errors import FailureKind
+from dflash_sweep.records import Failure, StoredTrial, StudyInfo, Verdict, VerdictStatus
 from dflash_sweep.report import html, markdown, style, translation, verdict_lines, writer
 from dflash_sweep.report.answer import answer
-from dflash_sweep.report.material import collect
+from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.page import findings
 from dflash_sweep.report.rows_table import rows_table
 from dflash_sweep.report.texts import Texts, texts_for
@@ -158,7 +160,10 @@ def quoted(trials: Sequence[StoredTrial]) -> Iterator[str]:
 
 
 def pages(study: StudyInfo, trials: Sequence[StoredTrial]) -> tuple[str, str]:
-    material = collect(study, trials)
+    return pages_of(collect(study, trials))
+
+
+def pages_of(material: Material) -> tuple[str, str]:
     found = answer(material, ZH)
     short = findings(material, found, ZH, (), None, full=False, captions=True)
     full = findings(material, found, ZH, (), None, full=True)
@@ -179,13 +184,57 @@ def test_no_english_is_left_on_a_page(
         assert english(page, quoted(trials)) == []
 
 
+def _every_failure(rows: Sequence[StoredTrial]) -> list[StoredTrial]:
+    """The rows, and one more for each kind of failure."""
+    row = next(row for row in rows if row.speculative)
+    return [
+        *rows,
+        *(
+            replace(row, uid=f"f{kind}", number=1000 + place, candidate=1000 + place,
+                    result=replace(row.result, turns=(), failure=Failure(kind=kind, message="the server's own words")))
+            for place, kind in enumerate(FailureKind)
+        ),
+    ]  # fmt: skip
+
+
+def _two_devices(rows: Sequence[StoredTrial]) -> list[StoredTrial]:
+    return [
+        replace(row, result=replace(row.result, device=replace(row.result.device, name=f"card {place % 2}")))
+        for place, row in enumerate(rows)
+    ]
+
+
+def _other_terms(rows: Sequence[StoredTrial]) -> list[StoredTrial]:
+    return [replace(row, comparability_key=f"k{place % 5 == 0}") for place, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("change", [_every_failure, _two_devices, _other_terms])
+def test_no_english_is_left_of_what_is_rare(
+    change: Callable[[Sequence[StoredTrial]], list[StoredTrial]],
+    build_study: Callable[..., StudyInfo],
+    build_trials: Callable[..., Sequence[StoredTrial]],
+) -> None:
+    replayed = {"mode": "free_running", "max_tokens": 64, "temperature": 0.0, "concurrency": 2, "pauses": "drop"}
+    study = build_study(
+        status="interrupted",
+        stop_reason="only these phases were asked for: calibrate",
+        objectives=("decode_tps", "joules_per_token"),
+        config={"constraints": {"vram_mib": "<= 18500", "bit_equal": True, "ttft_ms": "<= 100"}, "replay": replayed},
+    )
+    trials = change(build_trials(45))
+    for page in pages(study, trials):
+        assert "只要求了这些阶段" in page
+        assert english(page, quoted(trials)) == []
+
+
 def test_no_english_is_left_of_an_imported_log() -> None:
     found = importing.read(PACKAGE / "data" / "castle-runs-001-113.jsonl", study="castle")
-    (bound,) = (v for v in collect(found.study, found.trials).verdicts if v.id == "structural_bound")
+    material = collect(found.study, found.trials)
+    (bound,) = (verdict for verdict in material.verdicts if verdict.id == "structural_bound")
     assert recognised(str(bound.statement), "zh") == translated(
         bound.statement, "zh"
     )  # as the reason of a stored study
-    for page in pages(found.study, found.trials):
+    for page in pages_of(material):
         assert "结构上限" in page
         assert english(page, quoted(found.trials)) == []
 
