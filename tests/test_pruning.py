@@ -161,6 +161,15 @@ def test_several_runs_are_averaged_turn_by_turn_and_what_one_lacks_is_left_out()
     assert [turn.cost for turn in made.turns] == [9.0, 10.0, 11.0]
 
 
+def test_runs_of_held_out_turns_are_no_yardstick_for_the_search() -> None:
+    again = make_result("s/confirm/1/0/0", turns=turns_of([4.0] * 9))
+    other = make_stored(7, role=Role.CONFIRM, candidate=0, result=again, trace_sha256="1" * 64)
+    rows = [searched(0, [50.0, *[10.0] * 8]), searched(1, [40.0, *[9.0] * 8]), other]
+    (made,) = incumbent.prune_rules(rows, "decode_tps", min_turns=6)
+    assert made.candidate == 1
+    assert {turn.cost for turn in made.turns} == {9.0}
+
+
 def test_no_rule_without_a_best_or_with_too_few_turns_or_for_other_objectives() -> None:
     failed = make_result("s/search/0/0/0", failure=Failure(kind=FailureKind.CRASHED, message="x"))
     plain = make_stored(1, role=Role.BASELINE, result=make_result("b", turns=turns_of([9.0] * 9)))

@@ -52,7 +52,10 @@ def prune_rules(trials: Sequence[StoredTrial], objective: str, *, min_turns: int
 def _rule(device: str, trials: Sequence[StoredTrial], objective: str, min_turns: int) -> PruneRule | None:
     runs: dict[int, list[StoredTrial]] = {}
     values: dict[int, list[float]] = {}
+    played = next((trial.trace_sha256 for trial in reversed(trials) if trial.role is Role.SEARCH), None)
     for trial in trials:
+        if trial.trace_sha256 != played:
+            continue  # the confirm phase may replay turns that the search has not seen
         value = None if trial.result.failure else figure(trial.result, objective)
         if value is not None and trial.candidate is not None and trial.role in (Role.SEARCH, Role.CONFIRM):
             runs.setdefault(trial.candidate, []).append(trial)
