@@ -24,6 +24,7 @@ from dflash_sweep.errors import StudyFailed
 from dflash_sweep.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from dflash_sweep.exporting import metric_lines
 from dflash_sweep.frames import trial_frame, turn_frame
+from dflash_sweep.lease import LeaseLost
 from dflash_sweep.preflight import Preflight, examine
 from dflash_sweep.records import StudyInfo, Verdict
 from dflash_sweep.report.outcome import outcome
@@ -142,6 +143,9 @@ def _drive(context: Context, view: terminal.View) -> tuple[StudyInfo, int]:
             return Driver(replace(context, watcher=shown)).run(), EXIT_OK
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
+        except LeaseLost as error:  # the study is somebody else's by now: nothing may be stored with it
+            shown.note(str(error))
+            code = EXIT_FAILED
         except StudyFailed:  # the reason is stored with the study
             code = EXIT_FAILED
     info = store.study(name)
