@@ -21,6 +21,7 @@ from fakes.sweeping import SWEEP
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
 ]
 STUDY = (
@@ -69,7 +70,7 @@ class Terminal:
     def cursor_is_on(self) -> bool:
         return self._tmux("display-message", "-p", "#{cursor_flag}").strip() == "1"
 
-    def until(self, seen: Callable[[list[str]], bool], timeout_s: float = 200.0) -> list[str]:
+    def until(self, seen: Callable[[list[str]], bool], timeout_s: float = 400.0) -> list[str]:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             lines = self.look()
@@ -132,7 +133,8 @@ def test_no_line_of_the_block_is_cut_inside_a_number(seen: tuple[Terminal, list[
     """A cut line ends at the last column; ours end before it, with a whole word or the sign for more."""
     terminal, _ = seen
     for lines in terminal.captures:
-        assert not [line for line in lines if len(line) >= terminal.width and NUMBER_AT_THE_END.search(line)]
+        if heads(lines):
+            assert not [line for line in lines if len(line) >= terminal.width and NUMBER_AT_THE_END.search(line)]
 
 
 def test_nothing_of_the_block_is_left_behind(seen: tuple[Terminal, list[str]]) -> None:
