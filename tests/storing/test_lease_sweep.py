@@ -32,7 +32,7 @@ def test_one_driver_a_study(tmp_path: Path) -> None:
         with store.session() as session:
             session.execute(update(LeaseRow).values(owner="elsewhere:7:0", host="elsewhere", boot_id="other"))
         before = trials(tmp_path)
-        assert first.wait(60) == EXIT_FAILED
+        assert first.wait(240) == EXIT_FAILED
         assert trials(tmp_path) == before
         found, info = holder(store, "ddtree"), store.study("ddtree")
     assert found is not None
