@@ -12,17 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dflash_sweep import (
-    budget,
-    crash_journal,
-    objective,
-    opening,
-    owner,
-    phases,
-    renewal,
-    seeding,
-    standing,
-)
+from dflash_sweep import budget, crash_journal, objective, opening, owner, phases, renewal, seeding, standing
 from dflash_sweep.analysis import gate
 from dflash_sweep.analysis.noise import known_to
 from dflash_sweep.confirming import Confirming

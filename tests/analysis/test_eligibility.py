@@ -23,7 +23,7 @@ SPEEDS = {0: 100.0, 1: 90.0, 2: 80.0}
 
 def blocks(count: int = 4, **by_candidate: Any) -> pd.DataFrame:
     """Interleaved blocks of three candidates and plain decoding at 50 tok/s; `by_candidate`: column → values."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for block in range(count):
         for number, tps in SPEEDS.items():
             own = {name: values[number] for name, values in by_candidate.items()}
