@@ -232,7 +232,8 @@ def measured(bench: Bench, costs: list[float], count: int) -> dict[str, float]:
     update = bench.update_s()
     storage = QuickStorage(bench.store.url, {})
     store = FileSystemArtifactStore(bench.folder / "artifacts")
-    ours, own = Completed(wsgi(storage, store), storage), wsgi(storage_for(bench.store.url), store)
+    remembered = optuna.storages.get_storage(storage)
+    ours, own = Completed(wsgi(remembered, store), storage), wsgi(storage_for(bench.store.url), store)
     path = f"/api/studies/{bench.study._study_id}"
     whole, size = answer_s(ours, path, "after=0")
     return {

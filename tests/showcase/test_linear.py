@@ -48,7 +48,7 @@ def filled(url: str, name: str, tmp_path: Path) -> OptunaSide:
 def test_the_answer_is_the_dashboards_own(filled: OptunaSide, url: str, tmp_path: Path) -> None:
     plain = wsgi(storage_for(url), FileSystemArtifactStore(tmp_path))
     storage = QuickStorage(url, {})
-    quick = Completed(wsgi(storage, FileSystemArtifactStore(tmp_path)), storage)
+    quick = Completed(wsgi(optuna.storages.get_storage(storage), FileSystemArtifactStore(tmp_path)), storage)
     path = f"/api/studies/{filled.study_id}"
     status, ours = get(quick, path)
     assert (status, ours) == get(plain, path)
@@ -60,7 +60,7 @@ def test_the_answer_is_the_dashboards_own(filled: OptunaSide, url: str, tmp_path
 
 def test_a_note_can_be_edited_through_it(filled: OptunaSide, url: str, tmp_path: Path) -> None:
     storage = QuickStorage(url, {})
-    quick = Completed(wsgi(storage, FileSystemArtifactStore(tmp_path)), storage)
+    quick = Completed(wsgi(optuna.storages.get_storage(storage), FileSystemArtifactStore(tmp_path)), storage)
     path = f"/api/studies/{filled.study_id}"
     first = get(quick, path)[1]["trials"][0]
     change = {"version": first["note"]["version"] + 1, "body": "edited"}

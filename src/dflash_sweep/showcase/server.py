@@ -72,7 +72,8 @@ def dashboard_server(url: str, folder: Path, *, port: int) -> WSGIServer:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise StorageError(f"storage.url={url}: Optuna cannot use this database: {reason}") from error
     folder.mkdir(parents=True, exist_ok=True)
-    app = OnlyHere(Completed(wsgi(storage, FileSystemArtifactStore(folder)), storage))
+    remembered = optuna.storages.get_storage(storage)  # finished trials never change: thousands are read only once
+    app = OnlyHere(Completed(wsgi(remembered, FileSystemArtifactStore(folder)), storage))
     try:
         server = make_server(HOST, port, app, server_class=_Server, handler_class=_Handler)
     except (OSError, OverflowError) as error:
