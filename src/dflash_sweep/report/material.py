@@ -8,6 +8,7 @@ in the tables but enter no candidate.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -170,7 +171,7 @@ class Material:
     def _failed(self) -> dict[int, int]:
         """Failed runs by candidate."""
         failed = self.own[self.own["failure_kind"].notna()]["candidate"].dropna()
-        return {int(number): int(count) for number, count in failed.value_counts().items()}
+        return dict(Counter(int(number) for number in failed))
 
     @cached_property
     def everyone(self) -> tuple[Candidate, ...]:
