@@ -69,7 +69,7 @@ def first_sentence(text: str) -> str:
 
 def knob_pieces(knobs: Knobs, axes: Sequence[str]) -> list[str]:
     """The knobs that are searched, in the study's order; fixed ones are the same in every line."""
-    return [f"{name}={knob_value(knobs[name])}" for name in axes if name in knobs]
+    return [f"{name}={knob_value(knobs[name])}" for name in axes if knobs.get(name) is not None]
 
 
 def who(role: Role, candidate: int | None, speculative: bool) -> str:
