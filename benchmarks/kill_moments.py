@@ -54,7 +54,7 @@ KINDS = ("driver", "machine", "worker", "server")
 RETRIES = 2
 OVERRIDES = (
     "+study=ddtree", "trace=agent_short", "sampler=random", "engine.options.noise=0",
-    "protocol.gate=false", "protocol.baseline_repeats=1", "protocol.default_repeats=1", "protocol.half_width=null",
+    "protocol.gate=false", "protocol.baseline_repeats=2", "protocol.default_repeats=1", "protocol.half_width=null",
     "protocol.confirm_top=1", "protocol.confirm_blocks=1", "protocol.canary_every=2", f"protocol.retries={RETRIES}",
 )  # fmt: skip
 CHOSEN_BY_VALUE = (Role.CONFIRM, Role.CONTROL)
