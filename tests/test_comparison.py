@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_sweep import app
+from dflash_sweep import app, help_page
 from dflash_sweep.errors import ConfigError
 
 QUICK = [
@@ -54,4 +54,4 @@ def test_an_unknown_engine_is_named(tmp_path: Path) -> None:
     from dflash_sweep.comparison import group
 
     with pytest.raises(ConfigError, match=r"compare\.nope: there is no such engine; allowed: attach, beellama"):
-        group(app.config_dir() / "engine", "nope")
+        group(help_page.config_dir() / "engine", "nope")

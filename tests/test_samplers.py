@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_sweep.app import config_dir
 from dflash_sweep.errors import ConfigError
+from dflash_sweep.help_page import config_dir
 from dflash_sweep.outcomes import Outcome
 from dflash_sweep.records import Knobs
 from dflash_sweep.samplers import SamplerChoice, check_choice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_candidates_of_a_slower_card_are_measured_by_the_best_of_that_card() -> 
 
 def test_runs_on_held_out_turns_are_not_pooled_with_those_of_the_search() -> None:
     """Candidate 1 is the best of the search, candidate 0 on the turns that confirm."""
-    unseen = {"role": Role.CONFIRM, "trace_sha256": "1" * 64}
+    unseen: dict[str, Any] = {"role": Role.CONFIRM, "trace_sha256": "1" * 64}
     trials = [run(0, 90), run(1, 100), run(2, 70, candidate=0, **unseen), run(3, 60, candidate=1, **unseen)]
     best = standing.best(trials, "decode_tps")
     assert best is not None

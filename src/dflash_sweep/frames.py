@@ -42,7 +42,7 @@ TRIAL_COLUMNS: tuple[str, ...] = (
     *metrics.STAGE_NAMES,
 )  # fmt: skip
 """Columns of the trial table besides knobs. Stage columns: ms per verify step; sums: over valid, counted turns.
-`driver`, `binary`, `models` and `study_devices` are the ground (see `analysis.staleness`). `setting_note`: imported rows
+`driver`, `binary`, `models`, `study_devices` are the ground (see `analysis.staleness`). `setting_note`: imported rows
 whose settings are only partly known are told apart by this text; else None."""
 
 TURN_COLUMNS: tuple[str, ...] = (

@@ -51,7 +51,7 @@ class Pool(Protocol):
         ...
 
     def seats(self) -> dict[str, int]:
-        """uid of each running trial → its worker's place in `devices`. May be asked from another thread, for display."""
+        """uid of each running trial → its worker's place in `devices`. May be asked from another thread."""
         ...
 
     def submit(self, spec: TrialSpec, *, on: Device | None = None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ import pandas as pd
 from dflash_sweep.analysis.intervals import Interval
 
 
-def flattery(table: pd.DataFrame, best: object) -> float:
+def flattery(table: pd.DataFrame, best: Any) -> float:
     """By how much the mean of `best` is too high, ≥ 0, in the unit of `table` (blocks × settings, larger = better).
 
     0 with one setting, or without two complete blocks: nothing then shows how noisy a mean is.
