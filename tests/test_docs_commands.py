@@ -160,6 +160,8 @@ def run(host: Host, words: list[str], folder: Path) -> Ended:
             rest = ["run", *shortened(rest[1:])]
         elif rest[0] == "report":
             rest = [*rest, "report.formats=[png]"]
+        elif rest[0] == "rerun":
+            rest = [*rest, "cluster=inline"]  # no Ray of its own
         return host.run("cli", rest, folder, environment)
     if name == "python" and rest[0] == "sweep.py":
         return host.run("app", shortened(rest[1:]), folder, environment)
