@@ -186,7 +186,7 @@ class RayPool:
                 )
             else:
                 ray.init(address=address, **quiet)
-        except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # Ray raises bare ones when its processes do not come up in time
             token = "a cluster that asks for a token needs RAY_AUTH_MODE=token and its ~/.ray/auth_token here"
             hint = "" if self._local else f"; {token}; cluster.address=local starts one of its own"
             raise ConfigError(f"cluster.address={address}: Ray cannot be used: {reason(error)}{hint}") from error

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_sweep.analysis.change import change_words, percent
 from dflash_sweep.analysis.intervals import Spread
 from dflash_sweep.analysis.reproduction import (
     LEAST_MARGIN,
     MOST_MARGIN,
     Outcome,
     Reproduction,
-    change_words,
     compare,
     judge,
     judge_failure,
     margin_from_noise,
-    percent,
 )
 
 QUIET = Spread(sd=0.01, df=20)

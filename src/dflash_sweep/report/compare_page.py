@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_sweep import metrics
+from dflash_sweep.analysis.change import change_words
 from dflash_sweep.analysis.contrast import Contrast, Line, Side
 from dflash_sweep.analysis.intervals import Interval
-from dflash_sweep.analysis.reproduction import change_words
 from dflash_sweep.differences import Difference, Effect
 from dflash_sweep.report.document import Block, Bullets, Document, Heading, Inline, Paragraph, Table, code, strong
 

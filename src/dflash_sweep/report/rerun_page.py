@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from dflash_sweep import metrics
+from dflash_sweep.analysis.change import change_words
 from dflash_sweep.analysis.divergence import answer_of, first_divergence, in_words
 from dflash_sweep.analysis.intervals import log_mean_interval
-from dflash_sweep.analysis.reproduction import Change, Reproduction, change_words
+from dflash_sweep.analysis.reproduction import Change, Reproduction
 from dflash_sweep.analysis.rows import setting_text
 from dflash_sweep.differences import Difference, Effect
 from dflash_sweep.frames import counted_turns, trial_row

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_sweep.analysis.reproduction import Outcome, Reproduction, change_words
+from dflash_sweep.analysis.change import change_words
+from dflash_sweep.analysis.reproduction import Outcome, Reproduction
 from dflash_sweep.records import StudyInfo
 from dflash_sweep.report.document import Document, Paragraph, Table, strong
 from dflash_sweep.report.markdown import Renderer
