@@ -9,14 +9,15 @@ READY := $(VENV)/.ready
 # Without cached bytecode every server and every run would compile its libraries again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help study study-cpu study-dflash-cpu dashboard test setup check lock lock-check clean
+.PHONY: help study study-cpu study-dflash-cpu dashboard test test-long setup check lock lock-check clean
 
 help:
 	@echo "make study            a finished emulated study in minutes: trials, findings, pictures"
 	@echo "make study-cpu        real measurements with llama.cpp on this CPU"
 	@echo "make study-dflash-cpu real DFlash with a small model on this CPU"
 	@echo "make dashboard        the stored studies in a browser: Optuna's dashboard on this machine (Ctrl-C ends it)"
-	@echo "make test             all tests"
+	@echo "make test             the tests"
+	@echo "make test-long        whole studies, documented commands, terminals, the dashboard in a browser"
 	@echo "make setup            only sets up .venv"
 	@echo "make check            lint, types and lock"
 
@@ -57,6 +58,10 @@ dashboard: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Whole studies, every command of the documentation, terminals and the dashboard in a browser: some minutes more.
+test-long: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist load -m long
 
 check: $(READY) lock-check
 	$(BIN)/ruff format --check .

@@ -186,7 +186,7 @@ def started(page: Path) -> bool:
     return any(block.reason is None for block in page_blocks(page))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in documented.PAGES if started(page)], ids=page_id)
 def test_the_commands_of_a_page_run(
     page: Path, host: Host, readers_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ import pytest
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "kill_moments.py"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_study_whose_machine_went_down_ends_as_if_it_had_not(tmp_path: Path) -> None:
     words = ["--moments", "1", "--trials", "2", "--who", "machine", "--keep", str(tmp_path / "kept")]
     done = subprocess.run(

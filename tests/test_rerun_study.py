@@ -164,10 +164,10 @@ def test_the_command_says_what_hydra_is_told(
     assert told == [passed]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_study_is_repeated_from_outside(tmp_path: Path) -> None:
     """The emulator's noise follows from the seed, so the same study gives the same figures to the last digit."""
-    assert sweep(tmp_path, "n_trials=1", "protocol.confirm_blocks=0").returncode == 0
+    assert sweep(tmp_path, "n_trials=1", "protocol.confirm_blocks=0", "protocol.default_repeats=2").returncode == 0
     words = [sys.executable, "-m", "dflash_sweep", "rerun", "ddtree", "cluster=inline", "progress=plain"]
     run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr

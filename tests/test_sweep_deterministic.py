@@ -23,7 +23,7 @@ def searched(folder: Path) -> list[tuple[int | None, Knobs, list[object]]]:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_measure_the_same_candidates_twice(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -22,7 +22,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", [pytest.param("inline"), pytest.param("local", marks=pytest.mark.ray)])
+@pytest.mark.parametrize(
+    "cluster", [pytest.param("inline"), pytest.param("local", marks=[pytest.mark.ray, pytest.mark.long])]
+)
 def test_a_killed_driver_leaves_no_server_and_resume_loses_and_doubles_nothing(
     undisturbed: Path, tmp_path: Path, cluster: str
 ) -> None:

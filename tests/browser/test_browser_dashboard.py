@@ -18,7 +18,7 @@ from dflash_sweep.watcher import Silent
 from fakes.served import served
 from fakes.shown_study import ShownStudy, out_of_memory
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

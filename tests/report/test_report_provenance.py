@@ -33,7 +33,7 @@ def test_everything_known_is_named(build_study: Builder, build_trials: Builder) 
     assert rows["code"] == "cccccccccccc + local changes"
     assert rows["trace"] == "agent sha256 abababababab…"
     assert rows["device"] == "emulated 24 GB card (24564 MiB)"
-    assert rows["trials"] == "4 runs, 0 failed: baseline (plain) 2, search 2"
+    assert rows["trials"] == "4 runs, 0 failed, 0 stopped early: baseline (plain) 2, search 2"
     assert "someone" not in " ".join(rows.values()), "names of hosts, users and folders stay out"
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from sqlalchemy import update
 
 from dflash_sweep.exits import EXIT_CONFIG, EXIT_FAILED
@@ -15,6 +16,7 @@ from dflash_sweep.tables import LeaseRow
 from fakes.sweeping import start, sweep, trials, wait_for_trials, wait_until_no_server
 
 
+@pytest.mark.long
 def test_one_driver_a_study(tmp_path: Path) -> None:
     first = start(tmp_path, "n_trials=200")
     wait_for_trials(tmp_path, first, 2)

@@ -6,10 +6,13 @@ import json
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from dflash_sweep.exits import EXIT_CONFIG, EXIT_OK
 from fakes.sweeping import sweep, trials
 
 
+@pytest.mark.long
 def test_a_new_build_makes_the_old_baseline_stale(tmp_path: Path) -> None:
     quiet = ("protocol.confirm_blocks=0", "protocol.canary_every=0", "protocol.half_width=null")
     assert sweep(tmp_path, "n_trials=1", *quiet).returncode == EXIT_OK

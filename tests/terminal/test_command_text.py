@@ -6,7 +6,7 @@ import shlex
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dflash_sweep.terminal.command_text import words, wrapped
@@ -29,6 +29,7 @@ def test_a_short_command_is_one_line() -> None:
 
 @given(st.lists(WORD, min_size=1, max_size=12), st.integers(20, 120))
 def test_a_shell_reads_the_same_words(given_words: list[str], width: int) -> None:
+    assume(not any("\\\n" in word for word in given_words))  # what is taken out below must be a fold of ours
     command = shlex.join(["server", *given_words])
     lines = wrapped(command, width)
     assert shlex.split("\n".join(lines).replace(" \\\n", " ")) == ["server", *given_words]

@@ -20,7 +20,7 @@ import pytest
 from fakes.sweeping import SWEEP
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
 ]
