@@ -61,7 +61,7 @@ test: $(READY)
 
 # Whole studies, every command of the documentation, terminals and the dashboard in a browser: some minutes more.
 test-long: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist load -m long
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
 
 check: $(READY) lock-check
 	$(BIN)/ruff format --check .
