@@ -57,11 +57,11 @@ dashboard: $(READY)
 	@$(BIN)/dflash-sweep dashboard $(STUDY) $(if $(PORT),--port $(PORT)) || test $$? -eq 130
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Whole studies, every command of the documentation, terminals and the dashboard in a browser: some minutes more.
 test-long: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m long
 
 check: $(READY) lock-check
 	$(BIN)/ruff format --check .

@@ -18,6 +18,13 @@ settings.load_profile("shared")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LONGEST = (
+    "test_docs_commands.py", "test_terminal_tmux.py", "test_sweep.py", "test_sweep_interrupted.py", "test_rerun.py",
+    "test_sweep_deterministic.py", "test_study.py", "test_progress_modes.py", "test_driver.py", "test_pool.py",
+    "test_dashboard_cli.py", "test_llamacpp_traps.py",
+)  # fmt: skip
+"""Files of tests by the time that they take."""
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -30,4 +37,4 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, so that two workers end together."""
-    items.sort(key=lambda item: not item.path.name.startswith("test_sweep"))
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))

@@ -76,6 +76,7 @@ def numbers(folder: Path, role: Role) -> list[int]:
 # ---------------------------------------------------------------- measured
 
 
+@pytest.mark.long
 def test_stored_trials_come_out_again_and_leave_their_study_as_it_was(folder: Path) -> None:
     with opened(folder) as store:
         before = store.study("ddtree"), store.trials("ddtree")
@@ -104,6 +105,7 @@ def test_stored_trials_come_out_again_and_leave_their_study_as_it_was(folder: Pa
     assert "Nothing: build, models, trace, device, driver, kernel and packages are the same." in page
 
 
+@pytest.mark.long
 def test_a_machine_5_percent_slower_is_a_drift_of_the_baseline_too(folder: Path) -> None:
     code, found = again(folder, numbers(folder, Role.SEARCH)[0], "engine.options.slowdown=0.05")
     assert (code, found["outcome"]) == (EXIT_DIFFERS, "drifted"), found["statement"]
@@ -114,6 +116,7 @@ def test_a_machine_5_percent_slower_is_a_drift_of_the_baseline_too(folder: Path)
     assert [entry["key"] for entry in found["differences"]] == ["engine.options.slowdown"]
 
 
+@pytest.mark.long
 def test_plain_decoding_itself_can_be_rerun_and_told_to_programs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +130,7 @@ def test_plain_decoding_itself_can_be_rerun_and_told_to_programs(
     assert event["findings"].endswith("rerun.md")
 
 
+@pytest.mark.long
 def test_a_study_that_is_being_measured_here_is_named(folder: Path) -> None:
     with opened(folder) as store:
         assert rerun.running_here(store) == []
@@ -145,6 +149,7 @@ def test_a_study_that_is_being_measured_here_is_named(folder: Path) -> None:
         (["engine.n_ctx=16384"], "engine.n_ctx: 32768 → 16384"),
     ],
 )
+@pytest.mark.long
 def test_another_measurement_is_refused_with_the_difference_named(folder: Path, words: list[str], named: str) -> None:
     (folder / "other.gguf").write_bytes(b"")
     with pytest.raises(ConfigError, match="would not be the same measurement") as refusal:
@@ -155,6 +160,7 @@ def test_another_measurement_is_refused_with_the_difference_named(folder: Path, 
         assert store.study_names() == ("ddtree",)
 
 
+@pytest.mark.long
 def test_a_forced_rerun_is_marked(folder: Path) -> None:
     (folder / "other.gguf").write_bytes(b"")
     words = "engine.model=other.gguf", "rerun.force=true", "rerun.repeats=2"
@@ -184,6 +190,7 @@ def test_margins_are_percentages() -> None:
 # ---------------------------------------------------------------- rebuilt
 
 
+@pytest.mark.long
 def test_a_spec_is_rebuilt_from_the_store_alone(folder: Path) -> None:
     number = numbers(folder, Role.SEARCH)[0]
     with opened(folder) as store:
@@ -200,6 +207,7 @@ def test_a_spec_is_rebuilt_from_the_store_alone(folder: Path) -> None:
     assert not found.plain.speculative
 
 
+@pytest.mark.long
 def test_missing_trials_studies_and_imports_are_told(folder: Path) -> None:
     with opened(folder) as store:
         with pytest.raises(StorageError, match=r"study 'other' is not stored; there are: ddtree"):
@@ -224,6 +232,7 @@ def _trace_moved(folder: Path, store: Store, path: str) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_trace_is_found_by_its_content_and_told_if_it_is_gone_or_another(folder: Path) -> None:
     shipped = Path(originals.__file__).parent / "traces" / "data"
     number = numbers(folder, Role.SEARCH)[0]
@@ -289,6 +298,7 @@ class _Pool:
         return (make_result(spec.uid),)
 
 
+@pytest.mark.long
 def test_a_passing_failure_is_run_again(folder: Path) -> None:
     number = numbers(folder, Role.SEARCH)[0]
     told: list[StoredTrial] = []

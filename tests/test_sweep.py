@@ -138,7 +138,7 @@ def test_a_study_whose_every_run_fails_reports_and_ends_with_3(tmp_path: Path) -
     assert "crashed" in (tmp_path / "reports" / "ddtree" / "findings.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_llama_server_is_measured_from_end_to_end(tmp_path: Path) -> None:
     words = [sys.executable, str(SWEEP), "+study=llamacpp_cpu", "trace=agent_short", "cluster=inline", "n_trials=1",
              "progress=plain", "report.formats=[png]", "protocol.baseline_repeats=2", "protocol.default_repeats=0",

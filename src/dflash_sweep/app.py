@@ -285,4 +285,14 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last boundary: one line, whatever it was
         return fail(_as_config_error(error, words), verbose=verbose, as_json=as_json)
+    finally:
+        _close_logs()
     return max(codes, default=EXIT_OK)
+
+
+def _close_logs() -> None:
+    """Hydra opens a log file for each run and leaves it open."""
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, logging.FileHandler)]:
+        root.removeHandler(handler)
+        handler.close()

@@ -48,6 +48,7 @@ def events(run: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_every_line_is_an_event_of_the_schema(as_json: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     _, run = as_json
     assert run.returncode == 0, run.stderr
@@ -58,6 +59,7 @@ def test_every_line_is_an_event_of_the_schema(as_json: tuple[Path, subprocess.Co
         assert event["study"] == "ddtree"
 
 
+@pytest.mark.long
 def test_the_events_tell_the_whole_course(as_json: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     _, run = as_json
     told = events(run)
@@ -78,6 +80,7 @@ def test_the_events_tell_the_whole_course(as_json: tuple[Path, subprocess.Comple
     assert "structural_bound" in {event["id"] for event in told if event["event"] == "verdict"}
 
 
+@pytest.mark.long
 def test_the_end_says_how_it_ended_and_where(as_json: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, run = as_json
     end = events(run)[-1]
@@ -100,6 +103,7 @@ def test_an_error_before_the_start_is_an_end_event_too(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator(json_lines.schema()).validate(end)
 
 
+@pytest.mark.long
 def test_quiet_says_how_it_ended_and_where_the_findings_are(tmp_path: Path) -> None:
     run = sweep(tmp_path, "progress=quiet", "engine.options.fault=crash_before_ready")
     assert run.returncode == 3
