@@ -10,6 +10,8 @@ import pytest
 from dflash_sweep import app, help_page
 from dflash_sweep.errors import ConfigError
 
+pytestmark = pytest.mark.long
+
 QUICK = [
     "+study=engines",
     "progress=quiet",

@@ -13,6 +13,8 @@ from dflash_sweep.records import Role, TrialSpec
 from dflash_sweep.store import Store
 from fakes.studying import Bench, Says
 
+pytestmark = pytest.mark.long
+
 
 def by_budget(spec: TrialSpec) -> Says:
     """Plain decoding at 50 tok/s; speculation faster with the tree's budget, and hungrier."""

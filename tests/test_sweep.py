@@ -80,6 +80,7 @@ def test_every_trial_leaves_its_evidence(finished: tuple[Path, subprocess.Comple
     assert {path.name for path in evidence.iterdir()} >= {"launch.json", "server.log", "turns.jsonl", "result.json"}
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_parameters_and_values(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_same_seed_gives_the_same_parameters_and_values(
     assert figures(trials(tmp_path)) == figures(trials(folder))
 
 
+@pytest.mark.long
 def test_a_second_run_gets_a_name_of_its_own_and_keeps_the_first(
     finished: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_real_llama_server_is_measured_from_end_to_end(tmp_path: Path) -> None
         assert named in text
 
 
+@pytest.mark.long
 def test_one_setting_prints_what_an_agent_loop_reads(tmp_path: Path) -> None:
     words = [sys.executable, str(SWEEP), "+study=one", "trace=agent_short", "report.formats=[png]", "fixed.budget=32"]
     run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)

@@ -11,6 +11,8 @@ import pytest
 from dflash_sweep.records import Role
 from fakes.sweeping import start, sweep, trials, wait_for_trials, wait_until_no_server
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:

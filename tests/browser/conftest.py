@@ -1,4 +1,7 @@
-"""One headless Chromium for all browser tests of a worker; they are skipped only where none is installed."""
+"""One headless Chromium for the browser tests of a file; they are skipped only where none is installed.
+
+Playwright keeps an event loop running in its thread, in which no other test could run one of its own: it ends with the
+file."""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ PATIENCE_MS = 60_000
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
     if program is None:

@@ -12,7 +12,7 @@ from dflash_sweep import report
 from dflash_sweep.records import Role
 from fakes.shown_study import ShownStudy, out_of_memory
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

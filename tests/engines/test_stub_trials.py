@@ -15,6 +15,8 @@ from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import EngineSettings, Knobs, TrialResult
 from fakes.servers import arrange
 
+pytestmark = pytest.mark.long
+
 VARIANTS = [(engine, variant) for engine, variant, _ in arrange.DIALECTS]
 STEPS = {"beellama": 9, "lucebox": 10, "vllm": 9, "sglang": 9}
 DECODED = {"beellama": 24, "lucebox": 40, "vllm": 24, "sglang": 24}

@@ -21,6 +21,8 @@ from dflash_sweep.report.page import findings
 from dflash_sweep.report.style import Stamp
 from dflash_sweep.report.texts import Texts, texts_for
 
+pytestmark = pytest.mark.long
+
 EN = texts_for("en")
 BOTH = ("decode_tps", "vram_mib")
 

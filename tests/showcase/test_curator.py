@@ -21,6 +21,8 @@ from dflash_sweep.store import Store
 from dflash_sweep.watcher import Best
 from fakes.shown_study import ShownStudy, out_of_memory
 
+pytestmark = pytest.mark.long
+
 
 class Recorder:
     """What people would have seen."""

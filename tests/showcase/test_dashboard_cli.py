@@ -15,6 +15,8 @@ from dflash_sweep import cli
 from dflash_sweep.exits import EXIT_CONFIG, EXIT_INTERRUPTED
 from fakes.shown_study import ShownStudy
 
+pytestmark = pytest.mark.long
+
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     """Exit code and standard error of the command, run here."""

@@ -18,6 +18,8 @@ from dflash_sweep.store import Store
 from fakes.builders import make_stored
 from fakes.shown_study import SPACE, ShownStudy
 
+pytestmark = pytest.mark.long
+
 LOG = """timestamp,decode_tps,status,description,budget,verifier
 1,50.0,keep,baseline,,
 2,61.5,keep,budget 22,22,exact

@@ -21,6 +21,8 @@ from dflash_sweep.errors import StorageError
 from dflash_sweep.store import Store
 from fakes import first_schema
 
+pytestmark = pytest.mark.long
+
 SECRET = "sk-very-secret"
 _HERE: dict[str, Any] = {"home": None, "launch_dir": Path(), "findings": False}
 PROMPT_PATH = "please read /home/somebody/notes.txt"

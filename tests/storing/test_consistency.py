@@ -18,6 +18,8 @@ from dflash_sweep.store import Store
 from fakes import first_schema
 from fakes.builders import make_result, make_spec, make_stored
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def upgraded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
