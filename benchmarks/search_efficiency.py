@@ -344,6 +344,7 @@ def judged(outcome: Outcome, table: Table) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--first-seed", type=int, default=0, help="part a long run over several processes")
     parser.add_argument("--measurements", type=int, nargs="+", default=[60, 120, 224])
     parser.add_argument("--noise", type=float, nargs="+", default=[0.03, 0.06])
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
@@ -359,7 +360,7 @@ def main() -> int:
             table = true_table(workload)
             for noise, n, policy in itertools.product(options.noise, options.measurements, options.policies):
                 began, results, used = time.process_time(), [], []
-                for seed in range(options.seeds):
+                for seed in range(options.first_seed, options.first_seed + options.seeds):
                     bench = Bench(table, noise, seed)
                     outcome = POLICIES[policy](bench, n, seed, Path(name))
                     results.append(judged(outcome, table))

@@ -189,7 +189,7 @@ def runner_on(workers: Any, store: Store, folder: Path, **protocol: Any) -> Runn
         engine=EngineSettings(name="fake"), build=EngineBuild(engine="fake", version="1", binary="fake"),
         trace=make_trace(), held_out=None, models=(), devices=workers.devices,
     )  # fmt: skip
-    engine: Any = SimpleNamespace(options=(), name="fake")
+    engine: Any = SimpleNamespace(options=(), name="fake", facts=SimpleNamespace(launches=False))
     context = Context(
         settings=settings, preflight=preflight, engine=engine, store=store, pool=workers, watcher=Silent(),
         provenance={},

@@ -11,9 +11,9 @@ from dflash_sweep import controls, standing
 from dflash_sweep.analysis import confirm, eligibility
 from dflash_sweep.constraints import Constraints
 from dflash_sweep.frames import trial_frame, turn_frame
-from dflash_sweep.jobs import ConfirmPhase, confirm_blocks, different_devices, unfinished
+from dflash_sweep.jobs import ConfirmPhase, Job, confirm_blocks, different_devices, unfinished
 from dflash_sweep.objective import direction
-from dflash_sweep.records import Knobs, StoredTrial
+from dflash_sweep.records import Knobs, Role, StoredTrial
 from dflash_sweep.runner import Context
 from dflash_sweep.seeds import derive
 
@@ -34,6 +34,7 @@ class Confirming:
         self._context, self._trials, self._constraints, self._stale = context, trials, constraints, stale
         self._protocol = context.settings.config.protocol
         self._devices = different_devices(context.pool.devices)
+        self._seed = derive(context.settings.config.seed, "order")
 
     def finalists(self) -> dict[int, Knobs]:
         """Candidate → knobs of those who are measured again."""
@@ -47,18 +48,47 @@ class Confirming:
 
     def phase(self, finalists: dict[int, Knobs], expired: Callable[[], bool]) -> ConfirmPhase:
         """The blocks that are still due."""
-        plain, settings = self._context.preflight.plain, self._context.settings
-        seed, beside = derive(settings.config.seed, "order"), self._controls(finalists)
-        plan = confirm_blocks(finalists, plain, self._protocol.confirm_blocks, seed, beside, self._devices)
-        name, retries = settings.study_name, self._protocol.retries
-        due = [unfinished(block, name, self._trials, retries, self._stale) for block in plan]
-        return ConfirmPhase(due, lambda: self.decision().finished, expired)
+        plan = confirm_blocks(
+            finalists, self._context.preflight.plain, self._protocol.confirm_blocks, self._seed,
+            self._controls(dict(list(finalists.items())[:1])), self._devices,
+        )  # fmt: skip
+        return self._due(plan, lambda: self.decision().finished, expired)
+
+    def fair_phase(self, finalists: dict[int, Knobs], expired: Callable[[], bool]) -> ConfirmPhase | None:
+        """Blocks of the best finalist and plain decoding like it, where those of `phase` hold none; None = no need.
+
+        The control of `phase` is like the best of the search; in the blocks another one may turn out to be the best.
+        They are played to the end: a look after each of them would find a difference by chance more often.
+        """
+        reached = self.decision()
+        best = reached.winner if reached.winner is not None else next(iter(reached.contenders), None)
+        if best is None or best not in finalists or reached.outcome == "not_enough_data":
+            return None
+        beside, blocks = self._controls({best: finalists[best]}), self._protocol.confirm_blocks
+        plan = confirm_blocks({best: finalists[best]}, None, 2 * blocks, self._seed, beside, self._devices)[blocks:]
+        fair = self._due(plan, lambda: False, expired)
+        begun = fair.total < sum(map(len, plan))
+        failed = any(
+            trial.role is Role.CONTROL and trial.candidate == best and trial.result.failure for trial in self._trials
+        )
+        return fair if beside and fair.total and not failed and (begun or reached.unlike is not None) else None
+
+    def _due(
+        self, plan: Sequence[Sequence[Job]], decided: Callable[[], bool], expired: Callable[[], bool]
+    ) -> ConfirmPhase:
+        name, retries = self._context.settings.study_name, self._protocol.retries
+        due = [(len(block), unfinished(block, name, self._trials, retries, self._stale)) for block in plan]
+        left = [(size, jobs) for size, jobs in due if jobs]
+        begun = bool(left) and len(left[0][1]) < left[0][0]  # a block in the middle of which a run ended is finished
+        return ConfirmPhase([jobs for _, jobs in left], decided, expired, look_first=len(left) < len(due) and not begun)
 
     def _controls(self, finalists: dict[int, Knobs]) -> dict[int, Knobs]:
-        """Plain decoding like the best finalist of the search: one more run a block, not one for each of them."""
-        preflight, first = self._context.preflight, dict(list(finalists.items())[:1])
+        """Plain decoding like these finalists. Asked for one of them: one more run a block, not one for each."""
+        preflight = self._context.preflight
+        if not self._protocol.controls:
+            return {}
         return controls.controls(
-            self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=first
+            self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=finalists
         )
 
     def decision(self) -> confirm.Decision:
@@ -78,6 +108,6 @@ class Confirming:
         walls = [trial.result.wall_s for trial in self._trials if trial.result.wall_s is not None]
         if not walls:
             return 0.0
-        beside = len(self._controls(self.finalists()))
+        beside = len(self._controls(dict(list(self.finalists().items())[:1])))
         runs = self._protocol.confirm_blocks * (self._protocol.confirm_top + 1 + beside)
         return runs * sum(walls) / len(walls) / len(self._context.pool.devices) / 3600

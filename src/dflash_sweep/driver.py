@@ -157,6 +157,11 @@ class Driver:
             self._save(stop_reason=text, confirmed_candidate=None)
             return
         self._runner.play(confirming.phase(finalists, self._expired))
+        for _ in finalists:  # the best may change once more with each
+            fair = confirming.fair_phase(finalists, self._expired)
+            if fair is None:
+                break
+            self._runner.play(fair)
         reached = confirming.decision()
         self._context.watcher.note(reached.statement)
         self._save(confirmed_candidate=reached.winner)

@@ -278,6 +278,7 @@ def collect(device: Device, spec: TrialSpec) -> dict[str, Any]:
             for model in spec.models
         ],
         "devices": list(spec.devices),
+        "plain_settings": spec.plain_settings,
     }
 
 

@@ -33,7 +33,8 @@ SHOWN_DIGITS = 16
 TRIAL_COLUMNS: tuple[str, ...] = (
     "uid", "study", "number", "role", "candidate", "repeat", "attempt", "speculative", "engine", "build",
     "measurement", "clock", "device", "device_uuid", "device_memory_mib", "worker", "trace", "trace_sha256",
-    "comparability_key", "driver", "binary", "models", "study_devices", "setting_note", "label", "status_claimed",
+    "comparability_key", "driver", "binary", "models", "study_devices", "plain_settings", "setting_note", "label",
+    "status_claimed",
     "failure_kind", "failure_message", "started_utc",
     "load_s", "wall_s", "n_turns", "n_valid_turns", "output_tokens", "decode_tokens", "decode_ms", "verify_steps",
     "draft_tokens", "accepted_draft_tokens", "acceptance_kind", "prompt_tokens", "cached_tokens", "prompt_ms",
@@ -42,8 +43,9 @@ TRIAL_COLUMNS: tuple[str, ...] = (
     *metrics.STAGE_NAMES,
 )  # fmt: skip
 """Columns of the trial table besides knobs. Stage columns: ms per verify step; sums: over valid, counted turns.
-`driver`, `binary`, `models`, `study_devices` are the ground (see `analysis.staleness`). `setting_note`: imported rows
-whose settings are only partly known are told apart by this text; else None."""
+`driver`, `binary`, `models`, `study_devices` are the ground (see `analysis.staleness`). `plain_settings`: those of a
+row's settings that plain decoding reads too (see `controls`; None = not known). `setting_note`: imported rows whose
+settings are only partly known are told apart by this text; else None."""
 
 TURN_COLUMNS: tuple[str, ...] = (
     "uid", "number", "role", "candidate", "speculative", "order", "conversation", "index", "bucket", "warmup",
@@ -122,6 +124,7 @@ def trial_row(trial: StoredTrial) -> dict[str, Any]:
         "device_uuid": result.device.uuid, "device_memory_mib": result.device.memory_mib, "worker": result.worker,
         "trace": trial.trace_name, "trace_sha256": trial.trace_sha256, "comparability_key": trial.comparability_key,
         **_ground(result.environment),
+        "plain_settings": result.environment.get("plain_settings"),
         "setting_note": result.environment.get("setting_note"),
         "label": trial.label, "status_claimed": trial.status_claimed,
         "failure_kind": str(result.failure.kind) if result.failure else None,

@@ -112,7 +112,7 @@ def repeats(role: Role, count: int, *, speculative: bool, knobs: Knobs) -> list[
 
 def confirm_blocks(
     candidates: Mapping[int, Knobs],
-    plain_knobs: Knobs,
+    plain_knobs: Knobs | None,
     blocks: int,
     seed: int,
     controls: Mapping[int, Knobs] | None = None,
@@ -123,7 +123,8 @@ def confirm_blocks(
     `devices`: those that are not equal to each other; None = any worker. `repeat` numbers block and device together, so
     that runs of one `repeat` were made on one device.
 
-    `controls`: finalist → knobs of plain decoding that shares its settings, where that is another server than plain's.
+    `plain_knobs` None = without plain decoding as the baseline has it. `controls`: finalist → knobs of plain decoding
+    that shares its settings, where that is another server than plain's.
     """
     rng = random.Random(seed)
     plan = []
@@ -134,7 +135,8 @@ def confirm_blocks(
             row += [
                 Job(role=Role.CONFIRM, candidate=number, knobs=knobs, **where) for number, knobs in candidates.items()
             ]
-            row.append(Job(role=Role.CONFIRM, candidate=None, knobs=plain_knobs, speculative=False, **where))
+            if plain_knobs is not None:
+                row.append(Job(role=Role.CONFIRM, candidate=None, knobs=plain_knobs, speculative=False, **where))
             row += [
                 Job(role=Role.CONTROL, candidate=number, knobs=knobs, speculative=False, **where)
                 for number, knobs in (controls or {}).items()
@@ -155,7 +157,10 @@ def different_devices(devices: Iterable[Device]) -> tuple[Device | None, ...]:
 
 class ConfirmPhase:
     """Interleaved blocks, one after another, until `decided` says that a further block would not be used, or until the
-    budget has `expired`: then not even the block is finished, since what is decided can be said without it."""
+    budget has `expired`: then not even the block is finished, since what is decided can be said without it.
+
+    `look_first`: there are blocks of a run before this one, which may have decided already.
+    """
 
     name = "confirm"
 
@@ -164,8 +169,11 @@ class ConfirmPhase:
         blocks: Iterable[Sequence[Job]],
         decided: Callable[[], bool],
         expired: Callable[[], bool] = lambda: False,
+        *,
+        look_first: bool = False,
     ) -> None:
         self._blocks = [list(block) for block in blocks if block]
+        self._look_first = look_first
         self._decided, self._expired = decided, expired
         self._running = 0
         self.total = sum(map(len, self._blocks))
@@ -176,6 +184,11 @@ class ConfirmPhase:
         if self._expired():
             self._blocks.clear()
             return None
+        if self._look_first:
+            self._look_first = False
+            if self._decided():
+                self._blocks.clear()
+                return None
         self._running += 1
         return self._blocks[0].pop(0) if self._blocks[0] else self._open_next_block()
 

@@ -1,6 +1,6 @@
 """Keeps the workers of one study busy with a phase's jobs; stores each result before anything else learns of it.
 
-Imports L0 to L3, `jobs`, `pool`, `store`, `standing`.
+Imports L0 to L3, `jobs`, `pool`, `store`, `standing`, `controls`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from dflash_sweep import environment, standing
 from dflash_sweep.constraints import Constraints
+from dflash_sweep.controls import plain_settings
 from dflash_sweep.engines import Engine
 from dflash_sweep.errors import StudyFailed
 from dflash_sweep.jobs import Job, Phase, is_final
@@ -130,6 +131,7 @@ class Runner:
             retry_throttled=self._protocol.on_throttle == "retry" and job.attempt < self._protocol.retries,
             models=preflight.models,
             devices=tuple(device.uuid or device.name for device in preflight.devices),
+            plain_settings=plain_settings(self._context.engine, preflight.engine, preflight.build, job.knobs),
             origin=environment.origin(self._context.provenance),
         )
 

@@ -109,6 +109,7 @@ class ProtocolConfig:
     canary_every: int = 10  # search trials between two re-measurements of plain decoding; 0 = never
     confirm_top: int = 3  # best candidates that are measured again
     confirm_blocks: int = 4  # interleaved blocks of the confirm phase; 0 = no confirm phase
+    controls: bool = True  # confirm beside plain decoding with the best one's own threads, cache types and the like too
     trial_timeout_s: float = 3600.0  # longest time for one trial, s
     retries: int = 2  # further attempts after a transient failure
     max_failures_in_a_row: int = 8  # as many failures one after another end the study

@@ -27,30 +27,42 @@ def best(trials: Sequence[StoredTrial], objective: str, ineligible: Collection[i
     """The best candidate by the mean of its runs so far, with an interval from two runs on; None = none yet.
 
     `ineligible`: candidates that do not keep a constraint. Only runs on the turns of the newest one are looked at:
-    held-out turns are never pooled with those of the search.
+    held-out turns are never pooled with those of the search. The gain is over the best plain decoding that ran with
+    the leader's own threads, cache types and the like (see controls); None where there is none.
     """
     turns = trials[-1].trace_sha256 if trials else ""
-    runs: dict[int | None, list[float]] = {}
+    runs: dict[int, list[float]] = {}
+    plain: dict[str | None, list[float]] = {}
+    reads: dict[int, str | None] = {}
     for trial in trials:
         measured = value(trial, objective)
-        beside = trial.role in (Role.CONTROL, Role.RERUN) or trial.trace_sha256 != turns
-        if beside or trial.candidate in ineligible:
+        if measured is None or trial.role is Role.RERUN or trial.trace_sha256 != turns:
             continue
-        if measured is not None and (trial.candidate is not None or not trial.speculative):
+        settings = trial.result.environment.get("plain_settings")
+        if not trial.speculative:
+            plain.setdefault(settings, []).append(measured)
+        elif trial.candidate is not None and trial.candidate not in ineligible:
             runs.setdefault(trial.candidate, []).append(measured)
-    plain = runs.pop(None, None)
+            reads[trial.candidate] = settings
     leader = max(runs, key=lambda number: sign(objective) * fmean(runs[number]), default=None)
     if leader is None:
         return None
     interval = log_mean_interval(runs[leader])
-    gain = None if plain is None else speedup(runs[leader], plain)
+    baseline = next(iter(plain.values()), None)
+    rivals = [
+        figures for settings, figures in plain.items() if None in (settings, reads[leader]) or settings == reads[leader]
+    ]
+    if rivals and baseline is not None:
+        rivals.append(baseline)
+    hardest = max(rivals, key=lambda figures: sign(objective) * fmean(figures), default=None)
+    gain = None if hardest is None else speedup(runs[leader], hardest)
     return Best(
         candidate=leader,
         value=interval.value,
         unit=metrics.METRIC[objective].unit,
         low=interval.low,
         high=interval.high,
-        plain=None if plain is None else fmean(plain),
+        plain=fmean(hardest) if hardest is not None else None if baseline is None else fmean(baseline),
         gain=None if gain is None else gain.value,
         gain_low=None if gain is None else gain.low,
         gain_high=None if gain is None else gain.high,

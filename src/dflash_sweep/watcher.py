@@ -12,7 +12,9 @@ from dflash_sweep.records import StoredTrial, TrialSpec, Verdict
 class Best:
     """The best candidate so far. `low` and `high` None = one run, no interval.
 
-    `gain` is the ratio to plain decoding, None where that is not measured; its ends None = a single run on either side.
+    `gain` is the ratio to `plain`, the figure of plain decoding; None where plain decoding is not measured (`plain`
+    None too) or did not run with the candidate's own threads, cache types and the like. Its ends None = a single run
+    on either side.
     """
 
     candidate: int

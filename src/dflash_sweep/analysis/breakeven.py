@@ -1,6 +1,6 @@
 """Break-even acceptance length against the measured one, and the best that switching per step could do.
 
-Imports `evidence`, `intervals`, `stages`, `rows`, `noise` only.
+Imports `evidence`, `intervals`, `stages`, `rows`, `likeness`, `noise` only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from dflash_sweep.analysis.evidence import (
     between,
     committed_per_step,
     from_interval,
+    ms_per_token,
     plain_ms_per_token,
     unknown,
 )
 from dflash_sweep.analysis.intervals import Interval, mean_interval, ratio_interval, speedup
+from dflash_sweep.analysis.likeness import hardest, settings_of
 from dflash_sweep.analysis.noise import spreads
 from dflash_sweep.analysis.rows import fair_runs, numbers, short_setting
 from dflash_sweep.analysis.sentences import say
@@ -34,13 +36,16 @@ BREAK_EVEN_ALPHA = 0.01
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
     """One setting. `needed` = step_ms / plain ms per token (AL*); `measured` = tokens per step; `gain` = their ratio,
-    which is the speed-up over plain decoding, adjusted for the number of settings looked at."""
+    which is the speed-up over plain decoding, adjusted for the number of settings looked at. `others`: the
+    settings of all plain decoding that was measured, where they are not this setting's own (see likeness); None = they
+    are, or it is not known."""
 
     setting: str
     candidate: int | None
     needed: float
     measured: Interval
     gain: Interval
+    others: str | None
 
 
 def best_setting(evidence: Evidence) -> tuple[pd.DataFrame, int]:
@@ -57,7 +62,10 @@ def best_setting(evidence: Evidence) -> tuple[pd.DataFrame, int]:
 
 def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> BreakEven | None:
     """Break-even of one setting's runs; None without plain rows, step times or acceptance."""
-    plain = plain_ms_per_token(evidence)
+    compared = pd.concat([evidence.plain, evidence.controls]) if len(evidence.controls) else evidence.plain
+    rate = 1000 * numbers(compared, "decode_tokens") / numbers(compared, "decode_ms")
+    against = hardest(compared, settings_of(rows), rate)
+    plain = ms_per_token(against.rows)
     table = pd.DataFrame(
         {
             "length": numbers(rows, "decode_tokens") / numbers(rows, "verify_steps").where(lambda v: v > 0),
@@ -65,8 +73,7 @@ def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> Bre
             "rate": numbers(rows, "decode_tps"),
         }
     ).dropna()
-    rates = 1000 * numbers(evidence.plain, "decode_tokens") / numbers(evidence.plain, "decode_ms")
-    reference = rates.dropna().tolist()
+    reference = rate.loc[against.rows.index].dropna().tolist()
     if plain is None or len(table) < 2 or not reference:
         return None
     spec_spread, plain_spread = spreads(evidence.trials, "decode_tps")
@@ -78,6 +85,7 @@ def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> Bre
         needed=float(table["step"].mean()) / plain.value,
         measured=mean_interval(table["length"].tolist()),
         gain=speedup(table["rate"].tolist(), reference, spec_spread, plain_spread, level),
+        others=None if against.alike else settings_of(against.rows),
     )
 
 
@@ -101,6 +109,15 @@ def break_even(evidence: Evidence) -> list[Verdict]:
     if gain.low is None or gain.high is None:
         why = say("{shown}; plain decoding was measured once, which gives no interval.", shown=shown)
         return [unknown("break_even", found.setting, why)]
+    if gain.low > 1 and found.others:
+        why = say(
+            "{factor} times plain decoding, but that ran with {others}: how much of it is speculation's is not known. "
+            "{shown}.",
+            factor=between(gain, 3),
+            others=found.others,
+            shown=shown,
+        )
+        return [unknown("break_even", found.setting, why, gain.n)]
     status = HOLDS if gain.low > 1 else FAILS if gain.high < 1 else UNKNOWN
     template = {
         HOLDS: "Speculation beats plain decoding: {factor} times plain decoding. {shown}.",

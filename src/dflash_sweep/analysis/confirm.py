@@ -1,13 +1,13 @@
 """Who won, from interleaved confirm blocks: a winner with an interval, or the settings that cannot be told apart.
 
-Imports `rows` and `intervals` only. Pure: the driver calls it after each block and
-goes on until `finished`.
+Imports `rows`, `intervals`, `flattery`, `rivals`. Pure: the driver calls it after each block and goes on until
+`finished`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,14 @@ from statsmodels.regression.linear_model import OLS
 
 from dflash_sweep.analysis import staleness
 from dflash_sweep.analysis.flattery import flattery, lowered
-from dflash_sweep.analysis.intervals import Interval, log_mean_interval, mean_interval
+from dflash_sweep.analysis.intervals import Interval, log_mean_interval
+from dflash_sweep.analysis.rivals import PLAIN, Rivals, otherwise, rivals
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable, with_keys
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.records import Knobs
 
 MIN_BLOCKS = 2
 """Nothing is decided on one block: it holds one run of each setting."""
-
-PLAIN = "plain"
 
 BEST_MEAN = "best mean"
 
@@ -41,8 +40,10 @@ class Decision:
     decoding over the same blocks, both adjusted for the number of finalists and looks (half of the level is for which
     setting, half for plain decoding) and lowered by what chance adds to the best of several (see `flattery`). Where
     plain decoding also ran with the setting's own threads, cache types and the like (role control) and was faster so,
-    that is what it is compared with, and `control` holds its knobs. `beats_plain`: by that interval, None = undecided
-    or no plain rows. `finished`: another planned block would not be used. With one of `finalists` nothing is better
+    that is what it is compared with: `control` holds its knobs, `apart` those that the baseline has otherwise.
+    `unlike`: the settings of plain decoding where all of it ran with others than the setting's own (see likeness), so
+    that the gain may be theirs; None = it did not. `beats_plain`: by these intervals, None = undecided, unlike, or no
+    plain rows. `finished`: another planned block would not be used. With one of `finalists` nothing is better
     than but plain decoding. `devices`: where the blocks ran on devices of several names, the decision of each; the
     whole then has a winner only if it is the same on all of them, and no figure of its own.
     """
@@ -56,6 +57,8 @@ class Decision:
     value: Interval | None = None
     speedup: Interval | None = None
     control: Knobs | None = None
+    apart: Knobs = field(default_factory=dict)
+    unlike: str | None = None
     beats_plain: bool | None = None
     blocks: int = 0
     finalists: int = 0
@@ -131,8 +134,7 @@ def decide(
     cards = _cards(rows)
     planned_blocks = None if planned_blocks is None else planned_blocks * cards
     spent = look_alpha(blocks, planned_blocks, alpha, cards)
-    knobs = {_column_name(row): knobs_of(row) for _, row in beside.iterrows()}
-    return _judge(rows, table, finalists, knobs, column, sign, spent, blocks, planned_blocks)
+    return _judge(rows, beside, table, finalists, column, sign, spent, blocks, planned_blocks)
 
 
 def _present(trials: pd.DataFrame) -> pd.DataFrame:
@@ -182,6 +184,7 @@ def _together(devices: tuple[tuple[str, Decision], ...]) -> Decision:
         statement=together(*(say("On {device}: {said}", device=name, said=part.statement) for name, part in devices)),
         winner=winner,
         contenders=tuple(dict.fromkeys(number for decision in parts for number in decision.contenders)),
+        unlike=next((decision.unlike for decision in parts if decision.unlike is not None), None),
         beats_plain=beats.pop() if len(beats) == 1 else None,
         blocks=min(decision.blocks for decision in parts),
         finalists=max(decision.finalists for decision in parts),
@@ -214,9 +217,9 @@ def _device_effect(frame: pd.DataFrame, device: pd.Series) -> pd.Series:
 
 def _judge(
     rows: pd.DataFrame,
+    beside: pd.DataFrame,
     table: pd.DataFrame,
     finalists: list[Any],
-    controls: dict[Any, Knobs],
     column: str,
     sign: float,
     alpha: float,
@@ -227,8 +230,7 @@ def _judge(
     best = contenders[0]
     level = 1 - alpha / 2 / max(1, len(finalists))
     flattered = sign * flattery(table[finalists], best)
-    gain, control = _hardest_gain(table, best, level, sign, _own_controls(controls, rows, best))
-    gain = None if gain is None else lowered(gain, flattered)
+    plain = rivals(table, best, rows, beside, level=level, sign=sign, luck=flattered)
     won = len(contenders) == 1
     values = [float(value) for value in np.exp(sign * table[best].dropna())]
     cheapest, by = (best, None) if won else _cheapest(rows, contenders)
@@ -240,22 +242,24 @@ def _judge(
         cheapest=int(cheapest),
         cheapest_by=by,
         value=lowered(log_mean_interval(values, level=level), flattered),
-        speedup=gain,
-        control=control,
-        beats_plain=_beats(gain, sign),
+        speedup=plain.gain,
+        control=plain.control,
+        apart={} if plain.control is None else otherwise(plain.control, rows),
+        unlike=plain.unlike,
+        beats_plain=plain.beats,
         blocks=blocks,
         finalists=len(finalists),
         alpha=alpha,
-        finished=_finished(won, gain, blocks, planned),
+        finished=_finished(won, plain, blocks, planned),
     )
     return _worded(decision, rows, column, len(finalists))
 
 
-def _finished(won: bool, gain: Interval | None, blocks: int, planned: int | None) -> bool:
+def _finished(won: bool, plain: Rivals, blocks: int, planned: int | None) -> bool:
     """No further look is planned, or both questions (which one, and against plain) are answered."""
     if planned is None or blocks >= planned:
         return True
-    return won and (gain is None or gain.excludes(1.0))
+    return won and (plain.gain is None or plain.beats is not None)
 
 
 def _contenders(table: pd.DataFrame, alpha: float) -> list[Any]:
@@ -287,51 +291,6 @@ def _contenders(table: pd.DataFrame, alpha: float) -> list[Any]:
         if means[best] - means[other] <= critical * error or df <= 0:
             kept.append(other)
     return [settings[i] for i in kept]
-
-
-def _own_controls(controls: dict[Any, Knobs], rows: pd.DataFrame, best: Any) -> dict[Any, Knobs]:
-    """The controls whose every value is the setting's own too."""
-    own = knobs_of(rows[rows["candidate"] == best].iloc[0])
-    return {
-        name: knobs
-        for name, knobs in controls.items()
-        if all(own[knob] == value for knob, value in knobs.items() if own.get(knob) is not None)
-    }
-
-
-def _hardest_gain(
-    table: pd.DataFrame, best: Any, level: float, sign: float, controls: dict[Any, Knobs]
-) -> tuple[Interval | None, Knobs | None]:
-    """The gain over the fastest way of plain decoding that ran beside it, and that way's knobs if it is a control.
-
-    The least of several gains needs no correction: it claims less than each of them.
-    """
-    gains = [(_gain(table, best, level, sign, name), knobs) for name, knobs in [(PLAIN, None), *controls.items()]]
-    known = [(gain, knobs) for gain, knobs in gains if gain is not None]
-    return min(known, key=lambda pair: sign * pair[0].value, default=(None, None))
-
-
-def _gain(table: pd.DataFrame, best: Any, level: float, sign: float, reference: Any = PLAIN) -> Interval | None:
-    """Ratio of the best to plain decoding over their common blocks."""
-    if reference not in table.columns:
-        return None
-    pairs = (table[best] - table[reference]).dropna()
-    if pairs.empty:
-        return None
-    logs = mean_interval((sign * pairs).tolist(), level)
-    return Interval(
-        value=math.exp(logs.value),
-        low=None if logs.low is None else math.exp(logs.low),
-        high=None if logs.high is None else math.exp(logs.high),
-        n=logs.n,
-        method=f"paired log ratio over blocks, t, {100 * level:.4g} %" if logs.n > 1 else logs.method,
-    )
-
-
-def _beats(gain: Interval | None, sign: float) -> bool | None:
-    if gain is None or not gain.excludes(1.0):
-        return None
-    return (gain.value > 1) == (sign > 0)
 
 
 def _cheapest(rows: pd.DataFrame, contenders: list[Any]) -> tuple[Any, str]:
@@ -388,7 +347,9 @@ def _speed_words(decision: Decision) -> Sentence:
         False: say("slower than plain decoding"),
         None: say("plain decoding undecided"),
     }
-    like = setting_text(decision.control) if decision.control is not None else ""
+    like = setting_text(decision.apart) if decision.apart else decision.unlike or ""
+    if decision.unlike is not None and gain.excludes(1.0):
+        known[None] = say("how much of that is speculation's is not known, plain decoding did not run like it")
     return say(
         "{ratio:.3f} times plain decoding{like} {ends}: {outcome}",
         ratio=gain.value,

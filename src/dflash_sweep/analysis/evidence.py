@@ -13,11 +13,13 @@ import pandas as pd
 from dflash_sweep.analysis.intervals import Interval, ratio_interval
 from dflash_sweep.analysis.noise import Noise, repeat_noise
 from dflash_sweep.analysis.rows import (
+    beside,
     is_plain,
     main_stratum,
     numbers,
     objective_column,
     own_measurement,
+    usable,
     whole_settings,
     with_keys,
 )
@@ -34,7 +36,8 @@ class Evidence:
     `trials`: all rows of the study's own kind of measurement, failed ones included, with keys (see rows.with_keys).
     `ranked`: usable speculative rows of the main stratum, the only ones that are compared with each other.
     `known`: those of `ranked` whose settings are wholly known: only they can tell axes apart.
-    `plain`: usable rows without speculation of the same stratum. `turns`: turn rows of `trials`. `column`: where the
+    `plain`: usable rows without speculation of the same stratum; `controls`: those with finalists' own settings, which
+    stand beside the study (see likeness). `turns`: turn rows of `trials`. `column`: where the
     objective is; `sign`: +1 if larger is better. `noise`: repeats of speculative settings, None = too few.
     """
 
@@ -44,6 +47,7 @@ class Evidence:
     ranked: pd.DataFrame
     known: pd.DataFrame
     plain: pd.DataFrame
+    controls: pd.DataFrame
     column: str
     sign: float
     noise: Noise | None
@@ -59,6 +63,7 @@ def gather(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> Evide
     column = objective_column(own, study.objective)
     main = main_stratum(own, column)
     plain = is_plain(main)
+    controls = usable(beside(trials), column)
     return Evidence(
         study=study,
         trials=own,
@@ -66,6 +71,7 @@ def gather(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> Evide
         ranked=main[~plain],
         known=whole_settings(main[~plain]),
         plain=main[plain],
+        controls=controls[controls["stratum"].isin(main["stratum"])] if len(controls) else main.iloc[:0],
         column=column,
         sign=-1.0 if study.direction == "minimize" else 1.0,
         noise=repeat_noise(own[~is_plain(own)], column),
@@ -74,9 +80,12 @@ def gather(trials: pd.DataFrame, turns: pd.DataFrame, study: StudyInfo) -> Evide
 
 def plain_ms_per_token(evidence: Evidence, level: float = 0.95) -> Interval | None:
     """Plain decoding's ms per token, pooled over its runs; None without a plain row."""
-    both = pd.DataFrame(
-        {"ms": numbers(evidence.plain, "decode_ms"), "tokens": numbers(evidence.plain, "decode_tokens")}
-    ).dropna()
+    return ms_per_token(evidence.plain, level)
+
+
+def ms_per_token(rows: pd.DataFrame, level: float = 0.95) -> Interval | None:
+    """Decode time per token over runs, ms; None without one."""
+    both = pd.DataFrame({"ms": numbers(rows, "decode_ms"), "tokens": numbers(rows, "decode_tokens")}).dropna()
     both = both[both["tokens"] > 0]
     return ratio_interval(both["ms"].tolist(), both["tokens"].tolist(), level) if len(both) else None
 

@@ -182,6 +182,12 @@ def within_study(trials: pd.DataFrame) -> pd.DataFrame:
     return trials if (roles == "rerun").all() else trials[~roles.isin(BESIDE_THE_STUDY)]
 
 
+def beside(trials: pd.DataFrame) -> pd.DataFrame:
+    """Rows of plain decoding with finalists' own settings (role control), with keys."""
+    keyed = with_keys(trials)
+    return keyed[keyed["role"].map(str) == "control"] if "role" in keyed.columns else keyed.iloc[:0]
+
+
 def main_stratum(trials: pd.DataFrame, column: str) -> pd.DataFrame:
     """Usable rows of the stratum with the most usable rows (ties: the first seen), with keys.
 

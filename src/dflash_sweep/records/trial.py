@@ -73,8 +73,9 @@ class TrialSpec:
     `uid` is unique in the database; `candidate` is Optuna's number (None for baseline, canary and calibration
     rows); `repeat` counts runs of the same candidate; `attempt` counts retries of the same run. `models`: the engine's
     files as the preflight read them; () = not known. `devices`: names
-    or ids of all devices that this study runs on. `origin`: state of the code, packages, hash of the configuration and
-    seeds of the run of the program that made this trial.
+    or ids of all devices that this study runs on. `plain_settings`: those of its settings that plain decoding reads
+    too (see `controls`); None = not known. `origin`: state of the code, packages, hash of the configuration and seeds
+    of the run of the program that made this trial.
     """
 
     uid: str
@@ -96,6 +97,7 @@ class TrialSpec:
     retry_throttled: bool = False
     models: tuple[ModelFile, ...] = ()
     devices: tuple[str, ...] = ()
+    plain_settings: str | None = None
     origin: dict[str, Any] = field(default_factory=dict)
 
 

@@ -50,7 +50,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
             "legend.histogram", name=material.name(entry, texts), mean=f"{mean:.2f}", steps=sum(histogram.values())
         )
         legend.append((style.swatch(colour), style.printable(words, within_in=3.4, points=8.5)))
-        tie = entry.step_ms / material.plain_ms if entry.step_ms is not None and material.plain_ms else None
+        tie = entry.step_ms / entry.plain_ms if entry.step_ms is not None and entry.plain_ms else None
         ties.append((tie, colour))
     if any(tie is not None for tie, _ in ties):
         legend.append((style.line(style.MUTED, "--"), texts("legend.tie_tokens")))

@@ -131,13 +131,17 @@ def _ends(value: Interval, texts: Texts) -> str:
     return texts("ends", ends=interval(value.low, value.high))
 
 
-def _gain(gain: Interval | None, texts: Texts, control: Knobs | None = None) -> str:
+def _gain(gain: Interval | None, texts: Texts, apart: Knobs | None = None, unlike: str | None = None) -> str:
+    """`apart`: the knobs of a control that the baseline has otherwise; `unlike`: the settings of plain decoding where
+    it had none of the setting's own (see `confirm.Decision`)."""
     if gain is None:
         return texts("answer.no_plain")
     fields = {"factor": factor(gain.value), "ends": _ends(gain, texts)}
-    if control is None:
+    if unlike is not None:
+        return texts("answer.gain_unlike", settings=unlike, **fields)
+    if not apart:
         return texts("answer.gain", **fields)
-    return texts("answer.gain_over_control", knobs=knob_text(control, joiner=" "), **fields)
+    return texts("answer.gain_over_control", knobs=knob_text(apart, joiner=" "), **fields)
 
 
 def _only_plain(material: Material, texts: Texts) -> Answer:
@@ -164,7 +168,7 @@ def _none_eligible(material: Material, texts: Texts) -> Answer:
 def _winner(material: Material, texts: Texts, reached: confirm.Decision, found: Candidate) -> Answer:
     fields = {
         "name": setting_name(found, texts, material), "blocks": reached.blocks,
-        "gain": _gain(reached.speedup, texts, reached.control),
+        "gain": _gain(reached.speedup, texts, reached.apart, reached.unlike),
         "figure": _figure(reached.value, material.metric.unit, texts),
     }  # fmt: skip
     if reached.beats_plain is False and material.baseline is not None:
@@ -182,7 +186,7 @@ def _tie(material: Material, texts: Texts, reached: confirm.Decision, found: Can
         "names": ", ".join(texts("candidate", number=number) for number in reached.contenders),
         "count": len(reached.contenders), "blocks": reached.blocks, "name": setting_name(found, texts, material),
         "reason": texts(f"cheapest.{(reached.cheapest_by or 'best mean').replace(' ', '_')}"),
-        "gain": _gain(reached.speedup, texts, reached.control),
+        "gain": _gain(reached.speedup, texts, reached.apart, reached.unlike),
     }  # fmt: skip
     entries = [entry for number in reached.contenders if (entry := _numbered(material, number))]
     numbers = tuple(sorted({number for entry in entries for number in entry.numbers}))
@@ -222,7 +226,8 @@ def _search_only(material: Material, texts: Texts) -> Answer:
 def _search_fields(material: Material, texts: Texts, entry: Candidate) -> dict[str, str | int]:
     return {
         "name": setting_name(entry, texts, material), "figure": _figure(entry.result, material.metric.unit, texts),
-        "n": entry.n, "gain": _gain(entry.gain, texts),
+        "n": entry.n,
+        "gain": _gain(entry.gain, texts, unlike=material.plain_settings if entry.alike is False else None),
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from dflash_sweep.analysis import eligibility, rows
 from dflash_sweep.analysis.arm_effects import ArmEffect, arm_effects
 from dflash_sweep.analysis.evidence import gather
 from dflash_sweep.analysis.intervals import Interval, mean_interval
+from dflash_sweep.analysis.likeness import settings_of
 from dflash_sweep.analysis.summary import candidate_table
 from dflash_sweep.analysis.verdicts import judge
 from dflash_sweep.records import AxisInfo, Knobs, KnobValue, Measurement, StoredTrial, StudyInfo, Verdict
@@ -56,8 +57,10 @@ class Candidate:
     `samples` are the figures of the runs it is judged by (of a confirmed setting its confirm runs only, see
     `analysis.rows.fair_runs`), in the order of `numbers` and `uids`; n = len(samples) counts runs, never turns.
     `repeats` are the figures of all its good runs. `value`, `low`, `high`: the objective and its 95 % interval (None
-    below two runs); `speedup` its ratio to the plain rows with which it may be compared; `tps` … the same for decode
-    tok/s. `n_failed` counts other runs of the candidate. `stages`: ms per verify step of the printed stages only.
+    below two runs); `speedup` its ratio to the plain rows with which it may be compared, `alike` False where none of
+    them ran with the setting's own threads, cache types and the like; `plain_ms` those rows' ms per token; `tps` … the
+    objective's like for decode tok/s. `n_failed` counts other runs of the candidate. `stages`: ms per verify step of
+    the printed stages only.
     """
 
     number: int | None
@@ -75,6 +78,8 @@ class Candidate:
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
+    alike: bool | None
+    plain_ms: float | None
     tps: float | None
     tps_low: float | None
     tps_high: float | None
@@ -163,6 +168,12 @@ class Material:
         return rows.main_stratum(self.own, self.column)
 
     @cached_property
+    def _controls(self) -> pd.DataFrame:
+        """Plain decoding with finalists' own settings, with keys."""
+        controls = rows.beside(self.trials)
+        return controls[controls["measurement"].map(str) == str(self.study.measurement)] if len(controls) else controls
+
+    @cached_property
     def _places(self) -> dict[str, Any]:
         """Label of each ranked row by uid: a look through all rows for each of thousands of settings takes minutes."""
         return {str(uid): place for place, uid in self.ranked["uid"].items()}
@@ -176,7 +187,7 @@ class Material:
     @cached_property
     def everyone(self) -> tuple[Candidate, ...]:
         """Every comparable setting with at least one good run, plain decoding included, the best first."""
-        table = candidate_table(self.ranked, self.column)
+        table = candidate_table(self.ranked, self.column, self._controls)
         found = [
             self._candidate(row, decode)
             for (_, row), (_, decode) in zip(table.iterrows(), self._decode_table(table).iterrows(), strict=True)
@@ -190,7 +201,7 @@ class Material:
         column = rows.objective_column(self.ranked, "decode_tps")
         if column == self.column or table.empty:
             return table
-        decode = candidate_table(self.ranked, column)
+        decode = candidate_table(self.ranked, column, self._controls)
         by_uids = {row["uids"]: row for _, row in decode.iterrows()}
         return pd.DataFrame([by_uids[uids] for uids in table["uids"]], index=table.index)
 
@@ -213,7 +224,8 @@ class Material:
             uids=tuple(good["uid"]), n_failed=0 if number is None else self._failed.get(number, 0),
             value=known(row["decode_tps"]), low=known(row["decode_tps_low"]), high=known(row["decode_tps_high"]),
             speedup=known(row["speedup"]), speedup_low=known(row["speedup_low"]),
-            speedup_high=known(row["speedup_high"]), tps=known(decode["decode_tps"]),
+            speedup_high=known(row["speedup_high"]), alike=row["alike"],
+            plain_ms=metrics.ratio(1000.0, known(decode["reference"])), tps=known(decode["decode_tps"]),
             tps_low=known(decode["decode_tps_low"]), tps_high=known(decode["decode_tps_high"]),
             acceptance_length=known(row["acceptance_length"]), step_ms=known(row["step_ms"]),
             peak_memory_mib=known(row["peak_memory_mib"]), stages=stages,
@@ -224,6 +236,11 @@ class Material:
     def baseline(self) -> Candidate | None:
         """Plain decoding, over all its good runs; None if it was never measured."""
         return next((entry for entry in self.everyone if not entry.speculative), None)
+
+    @cached_property
+    def plain_settings(self) -> str:
+        """What the baseline reads of its settings, in words; "" = not known."""
+        return settings_of(self.ranked[rows.is_plain(self.ranked)]) or ""
 
     @cached_property
     def plain_ms(self) -> float | None:

@@ -18,7 +18,8 @@ from dflash_sweep.report.wording import knob_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting over its good runs, `n` of them. `value` in the outcome's unit; `gain` the ratio to plain decoding.
+    """One setting over its good runs, `n` of them. `value` in the outcome's unit; `gain` the ratio to plain decoding,
+    None also where that ran with other threads, cache types and the like only.
 
     `knobs` are those in which the best settings differ, as "name=value". None = not known. `advised`: the answer's.
     """
@@ -58,7 +59,7 @@ def _setting(entry: Candidate, material: Material, found: Answer, names: Sequenc
         knobs=knobs,
         n=entry.n,
         value=entry.result,
-        gain=entry.gain,
+        gain=None if entry.alike is False else entry.gain,
         acceptance_length=entry.acceptance_length,
         step_ms=entry.step_ms,
         advised=found.is_advice and found.run is entry,

@@ -102,8 +102,7 @@ def _bar(
     """One candidate's bar with its break-even mark, name and result; returns how far right it reaches."""
     entry, parts = bar
     end = _stack(axes, y, parts)
-    plain_ms = material.plain_ms
-    tie = plain_ms * entry.acceptance_length if plain_ms and entry.acceptance_length else None
+    tie = entry.plain_ms * entry.acceptance_length if entry.plain_ms and entry.acceptance_length else None
     if tie is not None:
         axes.plot([tie], [y], marker="D", color=style.VERMILION, markersize=6.5, markeredgecolor=style.PAPER, zorder=4)
     star = "★ " if entry.confirmed else ""

@@ -178,6 +178,8 @@ TEXTS: dict[str, str] = {
     "answer.only_plain": "Only plain decoding gave a figure: {figure}, n = {n}. No speculative setting finished a run.",
     "answer.gain": "{factor} plain decoding ({ends})",
     "answer.gain_over_control": "{factor} plain decoding with the same {knobs} ({ends})",
+    "answer.gain_unlike": "{factor} plain decoding ({ends}), which ran with {settings}: how much of that is "
+    "speculation's is not known",
     "answer.no_plain": "plain decoding was not measured beside it",
     "answer.none_eligible": "No speculative setting keeps all constraints ({why}, for example). Plain decoding: "
     "{figure}, n = {n}.",
@@ -192,7 +194,7 @@ TEXTS: dict[str, str] = {
     "answer.plain_beats_search": "Plain decoding wins: even the highest figure of the search, {name} with "
     "{figure}, n = {n}, is {gain}.",
     "answer.plain_beats_space": "Plain decoding wins for every value of these axes (structural bound, below). The best "
-    "setting, of those that ran more than once if any did, is {name}: {figure}, n = {n}; {gain}.",
+    "setting is {name}: {figure}, n = {n}; {gain}.",
     "answer.tie": "No single winner: after {blocks} interleaved blocks these {count} settings cannot be told "
     "apart: {names}. Take {name}: {reason}. The best of them reaches {gain}.",
     "answer.search_only": "No winner is named: nothing was measured again in interleaved blocks. The highest "
@@ -235,6 +237,7 @@ TEXTS: dict[str, str] = {
     "hint.filter": "show only rows that hold these words",
     "table.settings.caption": "{word}. {total} speculative settings gave a figure; the best and plain decoding "
     "are shown. n counts runs.",
+    "table.settings.unlike": "† Plain decoding ran with {settings}: the ratio is not speculation's alone.",
     "table.settings.same": "The same for all: {knobs}.",
     "table.failures.caption": "{word}. {failed} of {total} runs failed.",
     "table.provenance.caption": "{word}. Every row: results.csv.",

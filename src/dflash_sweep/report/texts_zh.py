@@ -169,6 +169,7 @@ TEXTS: dict[str, str] = {
     "answer.only_plain": "只有普通解码得到了数字：{figure}，n = {n}。没有任何推测配置跑完。",
     "answer.gain": "为普通解码的 {factor}（{ends}）",
     "answer.gain_over_control": "为同样 {knobs} 的普通解码的 {factor}（{ends}）",
+    "answer.gain_unlike": "为普通解码的 {factor}（{ends}），但后者用的是 {settings}：其中多少来自推测解码尚不可知",
     "answer.no_plain": "没有同时测量普通解码",
     "answer.none_eligible": "没有推测配置满足全部约束（例如{why}）。普通解码：{figure}，n = {n}。",
     "answer.winner": "在重新测量的配置中 {name} 最快：{figure}，{gain}，共 {blocks} 个交错区组。",
@@ -179,7 +180,7 @@ TEXTS: dict[str, str] = {
     "共 {blocks} 个交错区组。",
     "answer.plain_beats_search": "普通解码更快：即使搜索中的最高值 {name}（{figure}，n = {n}）也只{gain}。",
     "answer.plain_beats_space": "无论这些轴取何值，都是普通解码更快（见下面的结构上限）。最好的配置"
-    "（有跑过不止一次的，便只在其中取）是 {name}：{figure}，n = {n}；{gain}。",
+    "是 {name}：{figure}，n = {n}；{gain}。",
     "answer.tie": "没有唯一的胜出者：经过 {blocks} 个交错区组，这 {count} 个配置无法区分：{names}。"
     "建议用 {name}：{reason}。"
     "其中最好的{gain}。",
@@ -221,6 +222,7 @@ TEXTS: dict[str, str] = {
     "hint.sort": "点击列标题排序。",
     "hint.filter": "只显示含有这些词的行",
     "table.settings.caption": "{word}。{total} 个推测配置得到了数字；这里列出最好的和普通解码。n 是运行次数。",
+    "table.settings.unlike": "† 普通解码用的是 {settings}：该比值不全来自推测解码。",
     "table.settings.same": "全部相同：{knobs}。",
     "table.failures.caption": "{word}。{total} 次运行中有 {failed} 次失败。",
     "table.provenance.caption": "{word}。全部数据行见 results.csv。",

@@ -48,7 +48,10 @@ def traces(material: Material, texts: Texts) -> list[Any] | None:
         go.Bar(y=[plain], x=[plain_ms], name=plain, orientation="h", marker={"color": PLAIN}, showlegend=False,
                hovertemplate="%{x:.2f} ms<extra></extra>")
     )  # fmt: skip
-    ties = [None if entry.acceptance_length is None else plain_ms * entry.acceptance_length for entry, _ in bars]
+    ties = [
+        entry.plain_ms * entry.acceptance_length if entry.plain_ms and entry.acceptance_length else None
+        for entry, _ in bars
+    ]
     marks.append(
         go.Scatter(
             y=names, x=ties, mode="markers", name=texts("stage.tie"), hovertemplate="%{x:.2f} ms<extra></extra>",

@@ -110,7 +110,9 @@ def best_pieces(best: Best | None) -> list[str]:
     pieces = [f"#{best.candidate}: {rate(best.value)} {best.unit}{ends}"]
     if best.plain is None:
         return pieces
-    gain = "" if best.gain is None else f"{factor(best.gain)} "
+    if best.gain is None:
+        return [*pieces, f"plain {rate(best.plain)} has other settings"]
+    gain = f"{factor(best.gain)} "
     if best.gain_low is not None and best.gain_high is not None:
         gain += f"[{best.gain_low:.2f}, {best.gain_high:.2f}] "
     return [*pieces, f"{gain}of plain {rate(best.plain)}"]
