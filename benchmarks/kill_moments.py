@@ -57,8 +57,9 @@ OVERRIDES = (
     "protocol.gate=false", "protocol.baseline_repeats=2", "protocol.default_repeats=1", "protocol.half_width=null",
     "protocol.confirm_top=1", "protocol.confirm_blocks=1", "protocol.canary_every=2", f"protocol.retries={RETRIES}",
 )  # fmt: skip
-CHOSEN_BY_VALUE = (Role.CONFIRM, Role.CONTROL)
-"""Whom the confirm phase runs depends on who had a value: a crashed candidate is not confirmed."""
+CHOSEN_BY_VALUE = (Role.CONFIRM, Role.CONTROL, "incumbent")
+"""Whom the confirm phase runs, and whether there is an incumbent to run again, depends on who had a value: a crashed
+candidate is not confirmed."""
 
 Run = tuple[str, int | None, int]
 FORK = multiprocessing.get_context("fork")
@@ -139,8 +140,18 @@ def final_runs(rows: tuple[StoredTrial, ...]) -> dict[Run, list[StoredTrial]]:
     found: dict[Run, list[StoredTrial]] = {}
     for row in rows:
         if is_final(row, RETRIES):
-            found.setdefault((str(row.role), row.candidate, row.repeat), []).append(row)
+            found.setdefault(_run_of(row), []).append(row)
     return found
+
+
+def _run_of(row: StoredTrial) -> Run:
+    """Who is the incumbent depends on which of two workers was first: its canaries are counted, not named."""
+    incumbent = row.role is Role.CANARY and row.speculative
+    return ("incumbent", None, row.repeat) if incumbent else (str(row.role), row.candidate, row.repeat)
+
+
+def _knobs(key: Run, row: StoredTrial) -> dict[str, Any]:
+    return {} if key[0] == "incumbent" else row.knobs
 
 
 def problems(place: Place, name: str, expected: dict[Run, dict[str, Any]], *, same_finalists: bool) -> list[str]:
@@ -157,7 +168,7 @@ def problems(place: Place, name: str, expected: dict[Run, dict[str, Any]], *, sa
     final = final_runs(rows)
     found += [f"{key} counts {len(ended)} times" for key, ended in final.items() if len(ended) != 1]
     chosen = {str(role) for role in CHOSEN_BY_VALUE} if not same_finalists else set()
-    ours = {key: ended[0].knobs for key, ended in final.items() if key[0] not in chosen}
+    ours = {key: _knobs(key, ended[0]) for key, ended in final.items() if key[0] not in chosen}
     wanted = {key: knobs for key, knobs in expected.items() if key[0] not in chosen}
     found += [f"{key} is missing" for key in wanted.keys() - ours.keys()]
     found += [f"{key} is not expected" for key in ours.keys() - wanted.keys()]
@@ -280,7 +291,7 @@ def undisturbed(place: Place, name: str, workers: pool.Pool | None) -> tuple[dic
     else:
         place.play(name, workers)
     took_s = time.monotonic() - began
-    expected = {key: ended[0].knobs for key, ended in final_runs(place.rows(name)).items()}
+    expected = {key: _knobs(key, ended[0]) for key, ended in final_runs(place.rows(name)).items()}
     if len({key for key in expected if key[0] == str(Role.SEARCH)}) != place.candidates:
         raise SystemExit(f"the undisturbed study has not {place.candidates} candidates: see {place.folder}")
     return expected, took_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -116,7 +116,14 @@ def search(
         is_gone=lambda owner: owner == "dead",
         expired=lambda: False,
         problems=problems,
+        incumbent=first_searched,
     )
+
+
+def first_searched(trials: Sequence[StoredTrial]) -> tuple[int, Knobs] | None:
+    """An incumbent that is easy to foretell."""
+    found = next((trial for trial in trials if trial.role is Role.SEARCH), None)
+    return None if found is None or found.candidate is None else (found.candidate, found.knobs)
 
 
 def play(phase: SearchPhase, limit: int = 100) -> list[StoredTrial]:
@@ -124,8 +131,9 @@ def play(phase: SearchPhase, limit: int = 100) -> list[StoredTrial]:
     while len(done) < limit and (job := phase.next()) is not None:
         uid = job.uid("s")
         trial = make_stored(
-            len(done), role=job.role, uid=uid, candidate=job.candidate, knobs=job.knobs, result=make_result(uid)
-        )
+            len(done), role=job.role, uid=uid, candidate=job.candidate, knobs=job.knobs, result=make_result(uid),
+            repeat=job.repeat, attempt=job.attempt, speculative=job.speculative,
+        )  # fmt: skip
         phase.took(job, trial)
         done.append(trial)
     return done
@@ -133,11 +141,36 @@ def play(phase: SearchPhase, limit: int = 100) -> list[StoredTrial]:
 
 def test_search_runs_its_candidates_with_canaries_between(study: Study) -> None:
     phase = search(study, [])
-    assert phase.total == 5
+    assert phase.total == 6
     done = play(phase)
-    assert [trial.role for trial in done] == [Role.SEARCH, Role.SEARCH, Role.CANARY, Role.SEARCH, Role.SEARCH]
+    assert [trial.role for trial in done] == [*[Role.SEARCH] * 2, *[Role.CANARY] * 2, *[Role.SEARCH] * 2]
+    plain, again = done[2:4]
+    assert (plain.candidate, plain.speculative, plain.knobs) == (None, False, {})
+    assert (again.candidate, again.speculative, again.knobs) == (done[0].candidate, True, done[0].knobs)
     assert all(trial.knobs["verifier"] == "exact" for trial in done if trial.role is Role.SEARCH)
     assert study.running() == ()
+
+
+@pytest.mark.parametrize("stored", range(7))
+def test_a_driver_that_dies_between_canaries_leaves_none_out_and_none_twice(tmp_path: Path, stored: int) -> None:
+    (tmp_path / "whole").mkdir()
+    whole = [trial.uid for trial in play(search(open_study(tmp_path / "whole"), []))]
+    assert len(whole) == 6
+    done = play(search(open_study(tmp_path), [], n_trials=4), limit=stored)
+    again = search(open_study(tmp_path), done)
+    assert again.total == 6 - len(done)
+    assert [trial.uid for trial in [*done, *play(again)]] == whole
+
+
+def test_a_canary_that_failed_for_a_passing_reason_is_tried_again_on_resume(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    done = play(search(study, []), limit=2)
+    failed = make_stored(
+        2, role=Role.CANARY, uid="s/canary/plain/0/0", candidate=None, speculative=False,
+        result=make_result("s/canary/plain/0/0", turns=(), failure=Failure(kind=FailureKind.WORKER_LOST, message="gone")),
+    )  # fmt: skip
+    rest = play(search(study, [*done, failed]))
+    assert [trial.uid for trial in rest][:2] == ["s/canary/plain/0/1", f"s/canary/{done[0].candidate}/0/0"]
 
 
 def test_search_stops_when_the_space_is_exhausted(study: Study) -> None:

@@ -83,3 +83,18 @@ def test_runs_on_held_out_turns_are_not_pooled_with_those_of_the_search() -> Non
     assert best is not None
     assert best.candidate == 0
     assert best.value == pytest.approx(70.0)
+
+
+def test_the_gain_is_over_plain_decoding_that_is_like_the_best() -> None:
+    def like(trial: StoredTrial, settings: str) -> StoredTrial:
+        return replace(trial, result=replace(trial.result, environment={"plain_settings": settings}))
+
+    baseline = [like(run(n, 50.0, role=Role.BASELINE, candidate=None, speculative=False), "threads=1") for n in (0, 1)]
+    fast = like(run(2, 100.0, candidate=7), "threads=2")
+    alone = standing.best([*baseline, fast], "decode_tps")
+    assert alone is not None
+    assert (alone.gain, alone.plain) == (None, pytest.approx(50.0))
+    control = like(run(3, 80.0, role=Role.CONTROL, candidate=7, speculative=False), "threads=2")
+    beside = standing.best([*baseline, fast, control], "decode_tps")
+    assert beside is not None
+    assert (beside.gain, beside.plain) == (pytest.approx(1.25), pytest.approx(80.0))

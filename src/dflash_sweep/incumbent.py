@@ -28,6 +28,9 @@ Public rigs show 1.6 to 5.6 %, and one setting measured nine times had single la
 MAX_STEPS = 64
 """Each step of a course is a write to Optuna's database."""
 
+PLAYED = (Role.SEARCH, Role.CANARY, Role.CONFIRM)
+"""Roles of the runs that a candidate is known by."""
+
 LEAST_MARGIN = 0.05
 """Less than this is not worth ending a trial for."""
 
@@ -57,7 +60,7 @@ def _rule(device: str, trials: Sequence[StoredTrial], objective: str, min_turns:
         if trial.trace_sha256 != played:
             continue  # the confirm phase may replay turns that the search has not seen
         value = None if trial.result.failure else figure(trial.result, objective)
-        if value is not None and trial.candidate is not None and trial.role in (Role.SEARCH, Role.CONFIRM):
+        if value is not None and trial.candidate is not None and trial.role in PLAYED:
             runs.setdefault(trial.candidate, []).append(trial)
             values.setdefault(trial.candidate, []).append(value)
     if not runs:

@@ -214,6 +214,8 @@ class SearchPhase:
     objective grew turn by turn.
     `complete` turns a point into all knobs of a server, dead ones None, so that equal servers have equal rows;
     `outcome` says what a finished trial is told as, or in words why it has no value.
+    After every `canary_every` candidates plain decoding and the `incumbent` (the best of the trials told so far: number
+    and knobs; None = there is none) are measured again.
     """
 
     name = "search"
@@ -235,15 +237,21 @@ class SearchPhase:
         problems: Callable[[Knobs], tuple[str, ...]] = lambda _knobs: (),
         prune: Callable[[Sequence[StoredTrial]], tuple[PruneRule, ...]] = lambda _trials: (),
         course: Callable[[StoredTrial], Mapping[int, float]] = lambda _trial: {},
+        incumbent: Callable[[Sequence[StoredTrial]], tuple[int, Knobs] | None] = lambda _trials: None,
     ) -> None:
         self._study, self._outcome, self._complete, self._retries = study, outcome, complete, retries
+        self._study_name, self._incumbent = study_name, incumbent
         self._plain_knobs, self._canary_every, self._expired = plain_knobs, canary_every, expired
         self._problems, self._prune, self._course = problems, prune, course
         self._told = list(stored)
         searched = [trial for trial in stored if trial.role is Role.SEARCH]
         final = {trial.candidate: trial for trial in searched if is_final(trial, retries)}
         self._known = {study.key(self._axes(trial.knobs)): self._measured(trial) for trial in final.values()}
-        self._canaries = sum(trial.role is Role.CANARY for trial in stored)
+        ended = [trial for trial in stored if trial.role is Role.CANARY and is_final(trial, retries)]
+        self._canaries = len({trial.repeat for trial in ended if not trial.speculative})
+        self._beside: list[Job] = []
+        if self._canaries and not any(trial.speculative and trial.repeat == self._canaries - 1 for trial in ended):
+            self._beside = self._incumbent_canary(self._canaries - 1)  # its driver died between the two
         self._asked = len(final)
         self._leftover: list[Job] = []
         for number, point, owner in study.running():
@@ -258,13 +266,13 @@ class SearchPhase:
         self._n_trials = n_trials
         left = max(0, n_trials - len(final))
         canaries = 0 if not canary_every else max(0, (n_trials - 1) // canary_every - self._canaries)
-        self.total = left + canaries
+        self.total = left + 2 * canaries + len(self._beside)
         self.exhausted = False
 
     @property
     def leftover(self) -> int:
         """Runs that a dead driver asked for and did not finish; they are the first that `next` gives."""
-        return len(self._leftover)
+        return len(self._leftover) + (len(self._beside) if self._leftover else 0)
 
     def _axes(self, knobs: Knobs) -> Knobs:
         return {axis.name: knobs.get(axis.name) for axis in self._study.space.axes}
@@ -273,10 +281,10 @@ class SearchPhase:
         if self._leftover:
             return replace(self._leftover.pop(0), prune=self._prune(self._told))
         if self._canary_every and self._asked >= self._canary_every * (self._canaries + 1) < self._n_trials:
+            self._beside += self._plain_canary(self._canaries) + self._incumbent_canary(self._canaries)
             self._canaries += 1
-            return Job(
-                role=Role.CANARY, candidate=None, knobs=self._plain_knobs, speculative=False, repeat=self._canaries - 1
-            )
+        if self._beside:
+            return self._beside.pop(0)
         if self._asked >= self._n_trials or self.exhausted or self._expired():
             return None
         while (asked := self._study.ask(self._known)) is not None:
@@ -284,6 +292,16 @@ class SearchPhase:
                 return replace(job, prune=self._prune(self._told))
         self.exhausted = True
         return None
+
+    def _plain_canary(self, number: int) -> list[Job]:
+        job = Job(role=Role.CANARY, candidate=None, knobs=self._plain_knobs, speculative=False, repeat=number)
+        return unfinished([job], self._study_name, self._told, self._retries)
+
+    def _incumbent_canary(self, number: int) -> list[Job]:
+        if (best := self._incumbent(self._told)) is None:
+            return []
+        job = Job(role=Role.CANARY, candidate=best[0], knobs=best[1], repeat=number)
+        return unfinished([job], self._study_name, self._told, self._retries)
 
     def _job(self, number: int, point: Knobs) -> Job | None:
         """The run of a candidate; None if it is impossible, which the study is told."""
@@ -297,7 +315,7 @@ class SearchPhase:
 
     def took(self, job: Job, trial: StoredTrial) -> None:
         self._told.append(trial)
-        if job.candidate is None:
+        if job.role is not Role.SEARCH or job.candidate is None:
             return
         self._known[self._study.key(self._axes(job.knobs))] = self._measured(trial)
         self._tell(job.candidate, trial)

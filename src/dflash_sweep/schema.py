@@ -106,7 +106,7 @@ class ProtocolConfig:
     on_throttle: str = "flag"  # flag | retry: what becomes of a trial during which the device slowed down
     gate: bool = True  # stop before the search if the measured stages show that no setting can win
     held_out: Any = None  # what confirm replays: null = the search's turns, a share of them, or another trace
-    canary_every: int = 10  # search trials between two re-measurements of plain decoding; 0 = never
+    canary_every: int = 10  # search trials between two re-measurements of plain decoding and the best so far; 0 = never
     confirm_top: int = 3  # best candidates that are measured again
     confirm_blocks: int = 4  # interleaved blocks of the confirm phase; 0 = no confirm phase
     controls: bool = True  # confirm beside plain decoding with the best one's own threads, cache types and the like too

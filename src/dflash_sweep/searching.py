@@ -1,16 +1,16 @@
 """The search phase of a study: what is asked first, what each finished trial is told as, when it ends.
 
-Imports `seeding`, `outcomes`, `incumbent`, `jobs`, `rounds`, `study`, `runner`.
+Imports `seeding`, `outcomes`, `incumbent`, `standing`, `jobs`, `rounds`, `study`, `runner`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dflash_sweep import incumbent, opening, outcomes
+from dflash_sweep import incumbent, opening, outcomes, standing
 from dflash_sweep.constraints import Constraints
 from dflash_sweep.jobs import SearchPhase
-from dflash_sweep.records import PruneRule, Role, StoredTrial
+from dflash_sweep.records import Knobs, PruneRule, Role, StoredTrial
 from dflash_sweep.rounds import Rounds
 from dflash_sweep.runner import Context
 from dflash_sweep.seeding import Seed
@@ -56,6 +56,7 @@ class Searching:
             problems=lambda knobs: engine.check(preflight.engine, preflight.build, knobs),
             prune=self._prune_rules,
             course=lambda trial: incumbent.course(trial, self._settings.objective),
+            incumbent=self._incumbent,
         )
 
     def played(self, phase: SearchPhase) -> SearchPhase | Rounds:
@@ -66,6 +67,13 @@ class Searching:
 
     def _outcome(self, trial: StoredTrial) -> outcomes.Outcome | str:
         return outcomes.outcome(trial, self._trials, self._settings.objectives, self._constraints)
+
+    def _incumbent(self, trials: Sequence[StoredTrial]) -> tuple[int, Knobs] | None:
+        """The best candidate by what was told so far, and its knobs."""
+        best = standing.best(trials, self._settings.objective, self._constraints.ineligible(trials))
+        if best is None:
+            return None
+        return best.candidate, next(trial.knobs for trial in trials if trial.candidate == best.candidate)
 
     def _prune_rules(self, trials: Sequence[StoredTrial]) -> tuple[PruneRule, ...]:
         """How a candidate may be ended early, by what was told so far; of several objectives none decides alone."""

@@ -84,12 +84,15 @@ def finalists(
     are smoothed (see analysis.smoothing): of many single runs the best is the luckiest.
     """
     found = {trial.candidate: trial for trial in trials if _may_be_finalist(trial, objectives, ineligible)}
-    points = _within_devices({number: trial for number, trial in found.items() if number is not None}, objectives)
+    searched = {number: trial for number, trial in found.items() if number is not None}
+    runs = {number: [trial, *_again(trial, trials, objectives)] for number, trial in searched.items()}
+    points = _within_devices(runs, objectives)
     lead = sign(objectives[0])
     settings = {number: found[number].knobs for number in points}
     figures = smoothed(
-        settings, {number: own[0] for number, own in points.items()}, _plain_noise(trials, objectives[0])
-    )
+        settings, {number: own[0] for number, own in points.items()}, _plain_noise(trials, objectives[0]),
+        {number: len(runs[number]) for number in points},
+    )  # fmt: skip
     order = sorted(figures, key=lambda number: (lead * figures[number], -number), reverse=True)
     top = figures[order[0]] if order else 0.0
     hopeful = [number for number in order if abs(figures[number] - top) <= FINALIST_SPREAD * abs(top)]
@@ -102,7 +105,8 @@ def finalists(
 
 def _plain_noise(trials: Sequence[StoredTrial], objective: str) -> float | None:
     """Standard deviation of the logarithm of one run, from repeats of plain decoding; None = fewer than three."""
-    runs = [value(trial, objective) for trial in trials if trial.role in (Role.BASELINE, Role.CANARY)]
+    plain = (trial for trial in trials if trial.role in (Role.BASELINE, Role.CANARY) and not trial.speculative)
+    runs = [value(trial, objective) for trial in plain]
     logs = [math.log(run) for run in runs if run is not None and run > 0]
     return stdev(logs) if len(logs) > 2 else None
 
@@ -113,10 +117,27 @@ def _may_be_finalist(trial: StoredTrial, objectives: Sequence[str], ineligible: 
     return all(value(trial, name) is not None for name in objectives)
 
 
-def _within_devices(found: Mapping[int, StoredTrial], objectives: Sequence[str]) -> dict[int, tuple[float, ...]]:
-    """Candidate → its values; where there are several names of devices, as shares of the best on the same one."""
-    points = {number: _values(trial, objectives) for number, trial in found.items()}
-    devices = {number: trial.result.device.name for number, trial in found.items()}
+def _again(first: StoredTrial, trials: Sequence[StoredTrial], objectives: Sequence[str]) -> list[StoredTrial]:
+    """The runs in which a candidate was measured again during the search, on the device of its first run."""
+    return [
+        trial
+        for trial in trials
+        if trial.role is Role.CANARY and trial.candidate == first.candidate
+        and trial.result.device.name == first.result.device.name
+        and all(value(trial, name) is not None for name in objectives)
+    ]  # fmt: skip
+
+
+def _within_devices(
+    found: Mapping[int, Sequence[StoredTrial]], objectives: Sequence[str]
+) -> dict[int, tuple[float, ...]]:
+    """Candidate → the means of its runs; where there are several names of devices, as shares of the best on the same
+    one."""
+    points = {
+        number: tuple(fmean(figures) for figures in zip(*(_values(trial, objectives) for trial in runs), strict=True))
+        for number, runs in found.items()
+    }
+    devices = {number: runs[0].result.device.name for number, runs in found.items()}
     if len(set(devices.values())) < 2:
         return points
     best = {

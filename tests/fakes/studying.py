@@ -116,6 +116,7 @@ class Bench:
             clock="real",
             device=DEVICE,
             telemetry=TelemetrySummary(**says.telemetry),
+            environment={"plain_settings": spec.plain_settings},
             wall_s=says.wall_s,
             started_utc=says.started_utc,
         )

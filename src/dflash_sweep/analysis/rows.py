@@ -148,17 +148,21 @@ def is_plain(trials: pd.DataFrame) -> pd.Series:
 
 
 def fair_runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs that say how fast a setting is without flattery: of confirmed settings their confirm runs only.
+    """Runs that say how fast a setting is without flattery: of confirmed settings their confirm runs only, of those
+    measured again during the search their canaries only, where there are two or more.
 
-    The search run that brought a setting into the confirm phase was chosen for looking good: its mean is too high.
+    The search run that brought a setting there was chosen for looking good: its mean is too high.
     """
     if rows.empty:
         return rows
     keyed = with_keys(rows)
-    confirm = keyed["role"].map(str) == "confirm"
-    twice = confirm & (confirm.groupby(keyed["setting"]).transform("sum") > 1)
-    confirmed = keyed["setting"].isin(keyed.loc[twice, "setting"])
-    return keyed[~confirmed | confirm]
+    again = keyed["role"].map(str).where(~is_plain(keyed))
+    kept = pd.Series(True, index=keyed.index)
+    for role in ("canary", "confirm"):  # the later phase has the last word
+        runs = again == role
+        twice = runs & (runs.groupby(keyed["setting"]).transform("sum") > 1)
+        kept = kept.where(~keyed["setting"].isin(keyed.loc[twice, "setting"]), runs)
+    return keyed[kept]
 
 
 def whole_settings(rows: pd.DataFrame) -> pd.DataFrame:

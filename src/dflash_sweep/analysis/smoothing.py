@@ -22,11 +22,16 @@ PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Ridge penalties to choose from; the one with the least leave-one-out error is taken."""
 
 
-def smoothed(settings: Mapping[int, Knobs], values: Mapping[int, float], noise: float | None) -> dict[int, float]:
+def smoothed(
+    settings: Mapping[int, Knobs],
+    values: Mapping[int, float],
+    noise: float | None,
+    runs: Mapping[int, int] | None = None,
+) -> dict[int, float]:
     """Candidate → its figure as all runs together see it, in the unit of `values` (positive figures).
 
     `noise`: standard deviation of the logarithm of one run, as repeats show it; None = not known, and then, as with
-    too few settings, the figures come back as they are.
+    too few settings, the figures come back as they are. `runs`: how many runs each figure is the mean of; None = one.
     """
     numbers = [number for number in settings if values.get(number, 0.0) > 0]
     if noise is None or len(numbers) < MIN_SETTINGS:
@@ -35,8 +40,10 @@ def smoothed(settings: Mapping[int, Knobs], values: Mapping[int, float], noise: 
     chosen = [settings[number] for number in numbers]
     table = _indicators(chosen, _levels(chosen))
     _, misses = _best_penalty(table - table.mean(axis=0), logs)
-    beyond_noise = max(0.0, float(np.mean(misses**2)) - noise**2)
-    weight = beyond_noise / (beyond_noise + noise**2) if beyond_noise + noise**2 > 0 else 1.0
+    variance = noise**2 / np.array([(runs or {}).get(number, 1) for number in numbers])
+    beyond_noise = max(0.0, float(np.mean(misses**2 - variance)))
+    both = beyond_noise + variance
+    weight = np.divide(beyond_noise, both, out=np.ones_like(both), where=both > 0)
     figures = logs - (1 - weight) * misses
     return {number: math.exp(figure) for number, figure in zip(numbers, figures, strict=True)}
 

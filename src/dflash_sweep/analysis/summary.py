@@ -5,7 +5,6 @@ Imports `rows`, `likeness`, `intervals`, `noise`.
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,8 @@ def candidate_table(
         gain = None
         if reference and len(values):
             gain = speedup(values.tolist(), reference, spread, plain_spread)
-        compared = {"reference": fmean(reference) if reference else None, "alike": alike if reference else None}
+        typical = log_mean_interval(reference).value if reference else None
+        compared = {"reference": typical, "alike": alike if reference else None}
         table.append({**_row(group, values, interval, gain, knobs), **compared})
     frame = pd.DataFrame(table, columns=[*CANDIDATE_COLUMNS, *knobs])
     for name in (*knobs, "failures", "uids", "numbers", "devices", "candidate", "alike"):

@@ -179,6 +179,19 @@ class Material:
         return {str(uid): place for place, uid in self.ranked["uid"].items()}
 
     @cached_property
+    def first_tokens_ms(self) -> dict[str, list[float]]:
+        """Times to the first token of each run's counted turns, by uid."""
+        turns = self.turns
+        if turns.empty:
+            return {}
+        counted = turns[turns["invalid_reason"].isna() & ~turns["warmup"].astype(bool) & turns["ttft_ms"].notna()]
+        return {str(uid): times.tolist() for uid, times in counted.groupby("uid", sort=False)["ttft_ms"]}
+
+    def runs(self, uids: Iterable[str]) -> pd.DataFrame:
+        """Those of the ranked rows that are these runs."""
+        return self.ranked.loc[[self._places[uid] for uid in uids if uid in self._places]]
+
+    @cached_property
     def _failed(self) -> dict[int, int]:
         """Failed runs by candidate."""
         failed = self.own[self.own["failure_kind"].notna()]["candidate"].dropna()
@@ -206,8 +219,8 @@ class Material:
         return pd.DataFrame([by_uids[uids] for uids in table["uids"]], index=table.index)
 
     def _candidate(self, row: pd.Series, decode: pd.Series, source: pd.DataFrame | None = None) -> Candidate:
-        ranked = self.ranked if source is None else source
-        every = ranked[ranked["uid"].isin(row["uids"])].sort_values("number")
+        every = self.runs(row["uids"]) if source is None else source[source["uid"].isin(row["uids"])]
+        every = every.sort_values("number")
         good = rows.fair_runs(every) if row["speculative"] else every
         number = None if row["candidate"] is None else int(row["candidate"])
         knobs = {

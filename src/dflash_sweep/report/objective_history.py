@@ -30,10 +30,15 @@ ROLE_MARKS: tuple[tuple[str, str, str], ...] = (
 
 
 def role_group(rows: pd.DataFrame, role: str) -> pd.DataFrame:
-    """Good runs of one role; plain-decoding runs count as baseline whatever phase they ran in, canaries apart."""
+    """Good runs of one role; plain-decoding runs count as baseline whatever phase they ran in, canaries apart. A best
+    candidate that was measured again during the search counts as search."""
     good = rows[rows["value"].notna()]
-    baseline = is_plain(good) & (good["role"] != "canary")
-    return good[baseline] if role == "baseline" else good[(good["role"] == role) & ~baseline]
+    plain, canary = is_plain(good), good["role"] == "canary"
+    if role == "baseline":
+        return good[plain & ~canary]
+    if role == "canary":
+        return good[plain & canary]
+    return good[~plain & ((good["role"] == role) | (canary if role == "search" else False))]
 
 
 def _best_so_far(axes: Axes, rows: pd.DataFrame, larger_is_better: bool) -> None:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -33,15 +32,13 @@ def _cost(material: Material, entry: Candidate, cost: str) -> float | None:
     if cost == "peak_memory_mib":
         return entry.peak_memory_mib
     if cost == "logged_memory_mib":
-        found, source = memory_mib(material.ranked[material.ranked["uid"].isin(entry.uids)])
+        found, source = memory_mib(material.runs(entry.uids))
         return mean_of(found) if source == cost else None
     if cost == "ttft_ms":
         if (material.ranked["clock"] == "virtual").any():
             return None  # the client's clock is real: it timed the emulator, not what is emulated
-        turns = material.turns
-        chosen = turns["uid"].isin(entry.uids) & turns["invalid_reason"].isna() & ~turns["warmup"].astype(bool)
-        return mean_of(turns.loc[chosen, "ttft_ms"])
-    rows: pd.DataFrame = material.ranked[material.ranked["uid"].isin(entry.uids)]
+        return mean_of(time for uid in entry.uids for time in material.first_tokens_ms.get(uid, ()))
+    rows = material.runs(entry.uids)
     both = rows[rows["energy_j"].notna() & rows["output_tokens"].notna()]
     return float(both["energy_j"].sum() / both["output_tokens"].sum()) if len(both) else None
 
@@ -67,7 +64,15 @@ def front(found: Sequence[Point]) -> list[Point]:
 
 def chosen_cost(material: Material) -> str | None:
     """The first cost that differs between candidates; None if none is known or none differs."""
-    return next((cost for cost in COSTS if len({point.cost for point in points(material, cost)}) > 1), None)
+    return next((cost for cost in COSTS if _differs(material, cost)), None)
+
+
+def _differs(material: Material, cost: str) -> bool:
+    """Whether two entries have different figures; looks no further than the second."""
+    known = (_cost(material, entry, cost) for entry in material.everyone if entry.tps is not None)
+    found = (value for value in known if value is not None)
+    first = next(found, None)
+    return any(value != first for value in found)
 
 
 def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:

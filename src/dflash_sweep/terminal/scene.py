@@ -37,7 +37,7 @@ def _planned(chosen: Settings) -> dict[str, int]:
     protocol, n_trials = chosen.config.protocol, chosen.config.n_trials
     canaries = n_trials // protocol.canary_every if protocol.canary_every else 0
     confirm = protocol.confirm_blocks * (min(protocol.confirm_top, n_trials) + 1) if n_trials else 0
-    counts = (protocol.baseline_repeats, protocol.default_repeats, n_trials + canaries, confirm)
+    counts = (protocol.baseline_repeats, protocol.default_repeats, n_trials + 2 * canaries, confirm)
     played = {*chosen.phases, *(("baseline",) if "calibrate" in chosen.phases else ())}
     return {name: count for name, count in zip(PHASES, counts, strict=True) if name in played}
 

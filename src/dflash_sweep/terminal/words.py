@@ -76,6 +76,8 @@ def who(role: Role, candidate: int | None, speculative: bool) -> str:
     """What a run is a run of."""
     if role is Role.CONFIRM and not speculative:
         return "confirm plain decoding"
+    if role is Role.CANARY and speculative:
+        return f"candidate {candidate} again (canary)"
     return _ROLES[role] + ("" if candidate is None else f" {candidate}")
 
 
@@ -88,7 +90,7 @@ def spec_pieces(spec: TrialSpec, scene: Scene) -> list[str]:
 
 
 def _searched(role: Role, speculative: bool, knobs: Knobs, scene: Scene) -> list[str]:
-    return knob_pieces(knobs, scene.axes) if speculative and role is not Role.CONFIRM else []
+    return knob_pieces(knobs, scene.axes) if speculative and role not in (Role.CONFIRM, Role.CANARY) else []
 
 
 def trial_pieces(trial: StoredTrial, value: float | None, scene: Scene) -> list[str]:
