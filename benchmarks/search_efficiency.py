@@ -271,11 +271,9 @@ def _turn(speed: float) -> TurnRecord:
 
 
 def searched(measurements: int, top: int, blocks: int) -> int:
-    """Candidates that fit beside baselines, canaries and confirm blocks."""
+    """Candidates that fit beside baselines, canaries (two after every tenth) and confirm blocks."""
     fixed = 3 + 3 + blocks * (top + 1)  # the default's repeats, plain decoding's, and plain decoding in each block
-    return next(
-        n for n in range(measurements, 0, -1) if n + max(0, (n - 1) // 10) + fixed <= measurements
-    )  # a canary after every tenth
+    return next(n for n in range(measurements, 0, -1) if n + 2 * max(0, (n - 1) // 10) + fixed <= measurements)
 
 
 def ours(bench: Bench, measurements: int, seed: int, folder: Path, ending: Ending) -> Outcome:

@@ -165,10 +165,9 @@ def test_a_driver_that_dies_between_canaries_leaves_none_out_and_none_twice(tmp_
 def test_a_canary_that_failed_for_a_passing_reason_is_tried_again_on_resume(tmp_path: Path) -> None:
     study = open_study(tmp_path)
     done = play(search(study, []), limit=2)
-    failed = make_stored(
-        2, role=Role.CANARY, uid="s/canary/plain/0/0", candidate=None, speculative=False,
-        result=make_result("s/canary/plain/0/0", turns=(), failure=Failure(kind=FailureKind.WORKER_LOST, message="gone")),
-    )  # fmt: skip
+    uid, lost = "s/canary/plain/0/0", Failure(kind=FailureKind.WORKER_LOST, message="gone")
+    result = make_result(uid, turns=(), failure=lost)
+    failed = make_stored(2, role=Role.CANARY, uid=uid, candidate=None, speculative=False, result=result)
     rest = play(search(study, [*done, failed]))
     assert [trial.uid for trial in rest][:2] == ["s/canary/plain/0/1", f"s/canary/{done[0].candidate}/0/0"]
 
