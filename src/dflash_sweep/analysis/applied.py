@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, unknown
+from dflash_sweep.analysis.evidence import FAILS, HOLDS, Evidence, settings_in_words, unknown
 from dflash_sweep.analysis.rows import is_missing, row_name, value_text
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.frames import EFFECTIVE_PREFIX, KNOB_PREFIX
@@ -31,8 +31,8 @@ def setting_not_applied(evidence: Evidence) -> list[Verdict]:
     if names or wrong:
         shown_wrong = listed([*wrong[:5], *_messages(failed)[:5]], "; ")
         text = say(
-            "{count} settings were asked for but not in force: {which}.",
-            count=len(names) + len(wrong),
+            "Asked for but not in force: {settings} ({which}).",
+            settings=settings_in_words(len(names) + len(wrong)),
             which=shown_wrong,
         )
         status = HOLDS

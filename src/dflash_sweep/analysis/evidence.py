@@ -150,6 +150,10 @@ def runs_in_words(count: int) -> Sentence:
     return say("{count} runs", count=count) if count != 1 else say("1 run")
 
 
+def settings_in_words(count: int) -> Sentence:
+    return say("{count} settings", count=count) if count != 1 else say("1 setting")
+
+
 def _rounded(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no "-0.00"
 

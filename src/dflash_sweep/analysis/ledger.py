@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import pandas as pd
 
 from dflash_sweep.analysis import eligibility
-from dflash_sweep.analysis.evidence import FAILS, HOLDS, UNKNOWN, Evidence, from_interval, percent, unknown
+from dflash_sweep.analysis.evidence import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Evidence,
+    from_interval,
+    percent,
+    settings_in_words,
+    unknown,
+)
 from dflash_sweep.analysis.intervals import Interval, Spread, pooled_speedup, speedup
 from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, row_name, setting_text, usable, why_no_figure
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
@@ -261,12 +270,12 @@ def _counts(evidence: Evidence) -> Verdict:
     valid = len(usable(evidence.trials, evidence.column))
     better = counts["keep"]
     text = say(
-        "Of {runs} runs, {valid} valid; of {settings} settings {better} surely beat their incumbent: {keep} keep, "
+        "Of {runs} runs, {valid} valid; of {settings} {better} surely beat their incumbent: {keep} keep, "
         "{discard} discard, {stopped} stopped early, {undecided} undecided, {crash} crash, {invalid} invalid, "
         "{apart} apart.",
         runs=runs,
         valid=valid,
-        settings=len(found),
+        settings=settings_in_words(len(found)),
         better=better,
         **{word: counts[word] for word in LEDGER_WORDS},
     )

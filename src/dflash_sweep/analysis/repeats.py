@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from dflash_sweep.analysis.evidence import HOLDS, Evidence, unknown
+from dflash_sweep.analysis.evidence import HOLDS, Evidence, settings_in_words, unknown
 from dflash_sweep.analysis.noise import MIN_DF, powers, repeat_noise, repeats_for, smallest_difference
 from dflash_sweep.analysis.rows import is_plain, numbers
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
@@ -28,14 +28,14 @@ def noise(evidence: Evidence) -> list[Verdict]:
     three = smallest[3]
     devices = _by_device(evidence)
     text: Sentence = say(
-        "Runs of one setting scatter by {sd:.1f} % [{low:.1f}, {high:.1f}] ({runs} runs of {settings} "
-        "settings){example}. To show a difference of 2 % each setting needs {needed} runs [{fewest} to {most}]; three "
+        "Runs of one setting scatter by {sd:.1f} % [{low:.1f}, {high:.1f}] ({runs} runs of {settings})"
+        "{example}. To show a difference of 2 % each setting needs {needed} runs [{fewest} to {most}]; three "
         "runs each show {three:.0f} % and more (power 80 %, level 5 %).",
         sd=100 * found.sd,
         low=100 * found.low,
         high=100 * found.high,
         runs=found.n,
-        settings=found.groups,
+        settings=settings_in_words(found.groups),
         example=_largest(evidence),
         needed=needed,
         fewest=repeats_for(CLAIM, found.low),
