@@ -54,6 +54,18 @@ def test_the_best_of_the_blocks_meets_plain_decoding_like_it_whoever_was_the_bes
     assert len(bench.trials()) == count  # nothing is left to do
 
 
+def test_where_plain_decoding_wins_as_it_is_no_more_of_it_is_measured(tmp_path: Path) -> None:
+    def slow(spec: TrialSpec) -> Says:
+        return Says(tps=(30.0 if spec.speculative else 90.0) + spec.repeat / 10)
+
+    bench = Bench(tmp_path, slow)
+    with bench.context(*TWO) as context:
+        Driver(context).run()
+        watcher: Any = context.watcher
+    assert not named(bench.trials(), Role.CONTROL)
+    assert "slower than plain decoding" in watcher.said[-1]
+
+
 def test_without_controls_a_gain_over_other_caches_is_no_win(tmp_path: Path) -> None:
     bench = Bench(tmp_path, world)
     with bench.context(*TWO, "protocol.controls=false") as context:

@@ -98,3 +98,16 @@ def test_the_gain_is_over_plain_decoding_that_is_like_the_best() -> None:
     beside = standing.best([*baseline, fast, control], "decode_tps")
     assert beside is not None
     assert (beside.gain, beside.plain) == (pytest.approx(1.25), pytest.approx(80.0))
+    slow = like(run(4, 40.0, candidate=8), "threads=2")
+    loses = standing.best([*baseline, slow], "decode_tps")
+    assert loses is not None
+    assert (loses.gain, loses.plain) == (pytest.approx(0.8), pytest.approx(50.0))  # nobody has to look further
+
+
+def test_a_candidate_far_behind_plain_decoding_is_not_held_against_more_of_it() -> None:
+    baseline = [run(n, 100.0, role=Role.BASELINE, candidate=None, speculative=False) for n in (0, 1)]
+    trials = [*baseline, run(2, 74.0, candidate=7), run(3, 76.0, candidate=8)]
+    assert [standing.may_beat_plain(trials, number, "decode_tps") for number in (7, 8)] == [False, True]
+    confirm = run(4, 200.0, candidate=7, role=Role.CONFIRM)
+    assert not standing.may_beat_plain([*trials, confirm], 7, "decode_tps")  # the answer stays what it was
+    assert standing.may_beat_plain(trials[2:], 7, "decode_tps")

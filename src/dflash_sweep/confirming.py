@@ -50,7 +50,7 @@ class Confirming:
         """The blocks that are still due."""
         plan = confirm_blocks(
             finalists, self._context.preflight.plain, self._protocol.confirm_blocks, self._seed,
-            self._controls(dict(list(finalists.items())[:1])), self._devices,
+            self._first_control(finalists), self._devices,
         )  # fmt: skip
         return self._due(plan, lambda: self.decision().finished, expired)
 
@@ -62,7 +62,7 @@ class Confirming:
         """
         reached = self.decision()
         best = reached.winner if reached.winner is not None else next(iter(reached.contenders), None)
-        if best is None or best not in finalists or reached.outcome == "not_enough_data":
+        if best is None or best not in finalists or reached.beats_plain is not None:
             return None
         beside, blocks = self._controls({best: finalists[best]}), self._protocol.confirm_blocks
         plan = confirm_blocks({best: finalists[best]}, None, 2 * blocks, self._seed, beside, self._devices)[blocks:]
@@ -82,8 +82,19 @@ class Confirming:
         begun = bool(left) and len(left[0][1]) < left[0][0]  # a block in the middle of which a run ended is finished
         return ConfirmPhase([jobs for _, jobs in left], decided, expired, look_first=len(left) < len(due) and not begun)
 
+    def _first_control(self, finalists: dict[int, Knobs]) -> dict[int, Knobs]:
+        """Plain decoding like the best of the search: one more run a block, not one for each finalist; none where the
+        search has shown that plain decoding as it is cannot be beaten."""
+        objective = self._context.settings.objective
+        first = {
+            number: knobs
+            for number, knobs in list(finalists.items())[:1]
+            if standing.may_beat_plain(self._trials, number, objective)
+        }
+        return self._controls(first) if first else {}
+
     def _controls(self, finalists: dict[int, Knobs]) -> dict[int, Knobs]:
-        """Plain decoding like these finalists. Asked for one of them: one more run a block, not one for each."""
+        """Plain decoding like these finalists, where that is another server than the baseline's."""
         preflight = self._context.preflight
         if not self._protocol.controls:
             return {}
@@ -108,6 +119,6 @@ class Confirming:
         walls = [trial.result.wall_s for trial in self._trials if trial.result.wall_s is not None]
         if not walls:
             return 0.0
-        beside = len(self._controls(dict(list(self.finalists().items())[:1])))
+        beside = len(self._first_control(self.finalists()))
         runs = self._protocol.confirm_blocks * (self._protocol.confirm_top + 1 + beside)
         return runs * sum(walls) / len(walls) / len(self._context.pool.devices) / 3600

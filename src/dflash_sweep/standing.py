@@ -27,8 +27,9 @@ def best(trials: Sequence[StoredTrial], objective: str, ineligible: Collection[i
     """The best candidate by the mean of its runs so far, with an interval from two runs on; None = none yet.
 
     `ineligible`: candidates that do not keep a constraint. Only runs on the turns of the newest one are looked at:
-    held-out turns are never pooled with those of the search. The gain is over the best plain decoding that ran with
-    the leader's own threads, cache types and the like (see controls); None where there is none.
+    held-out turns are never pooled with those of the search. The gain is over the better of the baseline and plain
+    decoding with the leader's own threads, cache types and the like (see controls); None where the leader is better
+    than the baseline and there is no such plain decoding: nobody knows whose gain that is.
     """
     turns = trials[-1].trace_sha256 if trials else ""
     runs: dict[int, list[float]] = {}
@@ -49,20 +50,19 @@ def best(trials: Sequence[StoredTrial], objective: str, ineligible: Collection[i
         return None
     interval = log_mean_interval(runs[leader])
     baseline = next(iter(plain.values()), None)
-    rivals = [
-        figures for settings, figures in plain.items() if None in (settings, reads[leader]) or settings == reads[leader]
-    ]
-    if rivals and baseline is not None:
-        rivals.append(baseline)
-    hardest = max(rivals, key=lambda figures: sign(objective) * fmean(figures), default=None)
-    gain = None if hardest is None else speedup(runs[leader], hardest)
+    mine, better = reads[leader], sign(objective)
+    like = [figures for settings, figures in plain.items() if None in (settings, mine) or settings == mine]
+    rivals = like if baseline is None else [*like, baseline]
+    hardest = max(rivals, key=lambda figures: better * fmean(figures), default=None)
+    beaten = hardest is None or better * interval.value > better * fmean(hardest)
+    gain = speedup(runs[leader], hardest) if hardest is not None and (like or not beaten) else None
     return Best(
         candidate=leader,
         value=interval.value,
         unit=metrics.METRIC[objective].unit,
         low=interval.low,
         high=interval.high,
-        plain=fmean(hardest) if hardest is not None else None if baseline is None else fmean(baseline),
+        plain=None if hardest is None else fmean(hardest),
         gain=None if gain is None else gain.value,
         gain_low=None if gain is None else gain.low,
         gain_high=None if gain is None else gain.high,
@@ -189,3 +189,18 @@ def last_failure(trials: Sequence[StoredTrial]) -> str:
             failure = trial.result.failure
             return f"{failure.kind}: {failure.message}; see {failure.log_path}"
     return "no run gave a value"
+
+
+def may_beat_plain(trials: Sequence[StoredTrial], candidate: int, objective: str) -> bool:
+    """Whether the search left it open that a candidate beats plain decoding; True where either is not known.
+
+    By what the phases before the confirm phase measured, so that the answer stays what it is.
+    """
+    before = [trial for trial in trials if trial.role in (Role.BASELINE, Role.SEARCH, Role.CANARY)]
+    known = [(trial, figures) for trial in before if (figures := value(trial, objective)) is not None]
+    own = [figures for trial, figures in known if trial.candidate == candidate]
+    plain = [figures for trial, figures in known if not trial.speculative]
+    if not own or not plain:
+        return True
+    behind = sign(objective) * (fmean(plain) - fmean(own))
+    return behind <= FINALIST_SPREAD * abs(fmean(plain))

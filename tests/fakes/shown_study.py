@@ -71,10 +71,11 @@ class ShownStudy:
         self.store.save_study(info)
         return info
 
-    def plain(self, role: Role = Role.BASELINE) -> StoredTrial:
-        turn = make_turn(0, tokens=100, decode_ms=2500.0 + self._runs % 3)
+    def plain(self, role: Role = Role.BASELINE, candidate: int | None = None, tps: float = 40.0) -> StoredTrial:
+        """`candidate`: the finalist whose settings plain decoding has (role control)."""
+        turn = make_turn(0, tokens=100, decode_ms=100_000.0 / tps + self._runs % 3)
         turn = replace(turn, counters=replace(turn.counters, verify_steps=None, stages=()))
-        return self._run(role, None, {}, turns=(turn,), speculative=False)
+        return self._run(role, candidate, {}, turns=(turn,), speculative=False)
 
     def search(self, failure: Failure | None = None) -> StoredTrial:
         """One candidate from ask to tell; the watcher learns of it in between, as in a study."""

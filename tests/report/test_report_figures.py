@@ -130,7 +130,7 @@ def candidate(**fields: Any) -> Candidate:
         "number": 1, "label": None, "speculative": True, "knobs": {}, "samples": (10.0,), "repeats": (10.0,),
         "numbers": (1,),
         "uids": ("u",), "n_failed": 0, "value": 10.0, "low": None, "high": None, "speedup": None,
-        "speedup_low": None, "speedup_high": None, "alike": None, "plain_ms": None,
+        "speedup_low": None, "speedup_high": None, "unlike": False, "plain_ms": None,
         "tps": 10.0, "tps_low": None, "tps_high": None,
         "acceptance_length": 2.0, "step_ms": 100.0, "peak_memory_mib": None, "stages": {}, "confirmed": False,
     }  # fmt: skip

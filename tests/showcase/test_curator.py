@@ -13,7 +13,7 @@ import pytest
 from optuna.artifacts import get_all_artifact_meta
 from optuna_dashboard import get_note
 
-from dflash_sweep.records import StoredTrial, TrialSpec, Verdict
+from dflash_sweep.records import Role, StoredTrial, TrialSpec, Verdict
 from dflash_sweep.showcase import hanging
 from dflash_sweep.showcase.curator import FIRST_RETRY_S, LEAST_PAUSE_S, SHARE, Curator
 from dflash_sweep.showcase.optuna_side import OptunaSide
@@ -103,6 +103,18 @@ def test_every_event_is_passed_on_and_every_trial_gets_its_page(watched: Watched
     note = get_note(watched.study.study)
     assert "search, 1 of 2 runs" in note  # written after the first run; the next is not due yet
     assert "EMULATED" in note
+
+
+def test_plain_decoding_like_a_finalist_is_no_run_of_the_finalist(watched: Watched) -> None:
+    watched.study.plain()
+    trial = watched.study.search()
+    assert trial.candidate is not None
+    watched.study.plain(Role.CONTROL, candidate=trial.candidate, tps=9.0)
+    watched.study.confirm(trial.candidate, trial.knobs)
+    (note,) = watched.notes()
+    assert "95 % interval of 2 runs" in note
+    assert "9.00" not in note
+    assert "plain decoding: 25.0" in note
 
 
 def test_the_studys_page_takes_a_small_share_of_the_time(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

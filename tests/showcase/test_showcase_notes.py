@@ -62,6 +62,14 @@ def test_a_confirmed_trial_is_judged_by_its_confirm_runs(shown: Material) -> Non
     assert tags(runs, replace(shown.study, confirmed_candidate=0)) == ("emulated", "confirm", "winner")
 
 
+def test_a_trial_measured_again_during_the_search_is_judged_by_those_runs(shown: Material) -> None:
+    first, *_ = of(shown, 1)
+    again = [replace(run, role=Role.CANARY, candidate=1, number=90 + n) for n, run in enumerate(of(shown, 0)[1:])]
+    note = trial_note([first, *again], shown.study, EN, plain_ms=None, folder=None)
+    assert "95 % interval of 2 runs" in note
+    assert tags([first, *again], shown.study) == ("emulated", "canary")
+
+
 def test_a_failure_is_told_in_words_with_the_end_of_the_log(shown: Material) -> None:
     note = trial_note(of(shown, 3), shown.study, EN, plain_ms=None, folder=None)
     assert "Failed: out\\_of\\_memory" in note or "Failed: out_of_memory" in note

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from dflash_sweep.records import Role
 from dflash_sweep.terminal import stage_bar
 from dflash_sweep.terminal.board import Board, Step, step_of
 from dflash_sweep.terminal.frame import frame
@@ -72,6 +74,14 @@ def test_the_time_left_is_what_runs_have_taken() -> None:
     assert board.phase_left_s() == pytest.approx(383)
     assert board.study_left_s() == pytest.approx(543)  # and 16 runs to confirm: 383 + 16 · 20 / 2
     assert "6 min left, about 9 min in all" in lines(board, 160)[1]
+
+
+def test_plain_decoding_like_a_finalist_moves_no_break_even_mark() -> None:
+    board = running_board()
+    before = board.plain_ms
+    board.finished(replace(plain_trial(7), role=Role.CONTROL, candidate=3), BEST)
+    assert board.plain_ms == before
+    assert board.best_step is not None
 
 
 def test_no_time_is_promised_before_a_run_has_ended() -> None:

@@ -27,8 +27,8 @@ class Rivals:
     """What the best finalist has to beat.
 
     `gain`: its ratio to the better of the baseline and its own controls; None = neither ran beside it. `control`: knobs
-    of that rival if it is a control. `unlike`: the settings that all plain decoding ran with where none had the
-    finalist's own; None = one had, or it is not known. `beats`: True if every rival is beaten and one of them was like
+    of that rival if it is a control. `unlike`: the settings that all plain decoding ran with where the finalist is
+    better and none had its own; None = one had, or it is not known. `beats`: True if every rival is beaten and one of them was like
     the finalist, False if one beats it, None = undecided.
     """
 
@@ -62,7 +62,8 @@ def rivals(
     fair = any(like for _, _, like in found)
     ways = [_beats(gain, sign) for gain, _, _ in found]
     beats = False if False in ways else True if fair and all(ways) else None
-    unlike = None if fair else settings_of(plain)
+    better = hardest[0].value > 1 if sign > 0 else hardest[0].value < 1
+    unlike = settings_of(plain) if better and not fair else None
     return Rivals(gain=hardest[0], control=hardest[1], unlike=unlike, beats=beats)
 
 

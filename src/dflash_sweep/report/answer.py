@@ -227,7 +227,7 @@ def _search_fields(material: Material, texts: Texts, entry: Candidate) -> dict[s
     return {
         "name": setting_name(entry, texts, material), "figure": _figure(entry.result, material.metric.unit, texts),
         "n": entry.n,
-        "gain": _gain(entry.gain, texts, unlike=material.plain_settings if entry.alike is False else None),
+        "gain": _gain(entry.gain, texts, unlike=material.plain_settings if entry.unlike else None),
     }  # fmt: skip
 
 

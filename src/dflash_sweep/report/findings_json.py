@@ -61,7 +61,7 @@ def _candidate(entry: Candidate, material: Material) -> dict[str, Any]:
     return {
         "candidate": entry.number, "label": entry.label, "speculative": entry.speculative, "confirmed": entry.confirmed,
         "knobs": entry.knobs, "unit": material.metric.unit, **_interval(entry.result), "n": entry.n,
-        "n_failed": entry.n_failed, "speedup": _interval(entry.gain), "plain_alike": entry.alike,
+        "n_failed": entry.n_failed, "speedup": _interval(entry.gain), "plain_unlike": entry.unlike,
         "decode_tps": entry.tps, "acceptance_length": entry.acceptance_length, "step_ms": entry.step_ms,
         "stages_ms": entry.stages,
         "peak_memory_mib": entry.peak_memory_mib, "command": command_line(trial) if trial is not None else None,

@@ -57,10 +57,10 @@ class Candidate:
     `samples` are the figures of the runs it is judged by (of a confirmed setting its confirm runs only, see
     `analysis.rows.fair_runs`), in the order of `numbers` and `uids`; n = len(samples) counts runs, never turns.
     `repeats` are the figures of all its good runs. `value`, `low`, `high`: the objective and its 95 % interval (None
-    below two runs); `speedup` its ratio to the plain rows with which it may be compared, `alike` False where none of
-    them ran with the setting's own threads, cache types and the like; `plain_ms` those rows' ms per token; `tps` … the
-    objective's like for decode tok/s. `n_failed` counts other runs of the candidate. `stages`: ms per verify step of
-    the printed stages only.
+    below two runs); `speedup` its ratio to the plain rows with which it may be compared, `unlike` True where it is
+    better than those and none of them ran with its own threads, cache types and the like; `plain_ms` those rows' ms per
+    token; `tps` … the same for decode tok/s. `n_failed` counts other runs of the candidate. `stages`: ms per verify
+    step of the printed stages only.
     """
 
     number: int | None
@@ -78,7 +78,7 @@ class Candidate:
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
-    alike: bool | None
+    unlike: bool
     plain_ms: float | None
     tps: float | None
     tps_low: float | None
@@ -237,13 +237,18 @@ class Material:
             uids=tuple(good["uid"]), n_failed=0 if number is None else self._failed.get(number, 0),
             value=known(row["decode_tps"]), low=known(row["decode_tps_low"]), high=known(row["decode_tps_high"]),
             speedup=known(row["speedup"]), speedup_low=known(row["speedup_low"]),
-            speedup_high=known(row["speedup_high"]), alike=row["alike"],
+            speedup_high=known(row["speedup_high"]), unlike=self._unlike(row),
             plain_ms=metrics.ratio(1000.0, known(decode["reference"])), tps=known(decode["decode_tps"]),
             tps_low=known(decode["decode_tps_low"]), tps_high=known(decode["decode_tps_high"]),
             acceptance_length=known(row["acceptance_length"]), step_ms=known(row["step_ms"]),
             peak_memory_mib=known(row["peak_memory_mib"]), stages=stages,
             confirmed=number is not None and number == self.study.confirmed_candidate,
         )  # fmt: skip
+
+    def _unlike(self, row: pd.Series) -> bool:
+        gain = known(row["speedup"])
+        better = gain is not None and (gain > 1) == self.larger_is_better and gain != 1
+        return better and row["alike"] is not None and not row["alike"]
 
     @cached_property
     def baseline(self) -> Candidate | None:

@@ -59,7 +59,7 @@ def _setting(entry: Candidate, material: Material, found: Answer, names: Sequenc
         knobs=knobs,
         n=entry.n,
         value=entry.result,
-        gain=None if entry.alike is False else entry.gain,
+        gain=None if entry.unlike else entry.gain,
         acceptance_length=entry.acceptance_length,
         step_ms=entry.step_ms,
         advised=found.is_advice and found.run is entry,

@@ -35,7 +35,7 @@ def _cells(entry: Candidate, material: Material, names: tuple[str, ...], texts: 
     gain = factor(entry.speedup)
     if entry.speedup_low is not None and entry.speedup_high is not None:
         gain += f" [{entry.speedup_low:.2f}, {entry.speedup_high:.2f}]"
-    if entry.alike is False:
+    if entry.unlike:
         gain += " †"
     return (
         name, str(entry.n), rate(entry.value), interval(entry.low, entry.high), gain if entry.speculative else DASH,
@@ -55,7 +55,7 @@ def settings_table(material: Material, texts: Texts, word: str) -> Table | None:
     caption = texts("table.settings.caption", word=word, total=len(material.candidates))
     if same:
         caption += " " + texts("table.settings.same", knobs=knob_text(same, joiner=" "))
-    if any(entry.alike is False for entry in entries):
+    if any(entry.unlike for entry in entries):
         caption += " " + texts("table.settings.unlike", settings=material.plain_settings)
     header = (
         texts("column.setting"), "n", f"{texts('column.mean')} {material.metric.unit}", texts("column.interval"),

@@ -138,7 +138,7 @@ class Curator:
             return
         runs = self._all_runs()
         for uid, (trial, folder) in list(self._missed.items())[: -count - 1 : -1]:
-            if trial.candidate is not None:
+            if trial.candidate is not None and trial.speculative:
                 study = self._store.study(self._name)
                 assert study is not None, "a study with finished runs is stored"
                 so_far = [run for run in runs[trial.candidate] if run.number <= trial.number]
@@ -172,7 +172,8 @@ class Curator:
             new = tuple(trial for trial, _ in self._missed.values() if trial.uid not in known)
         for run in new:
             if run.candidate is not None:
-                self._runs.setdefault(run.candidate, []).append(run)
+                if run.speculative:  # plain decoding like a finalist is no run of the finalist
+                    self._runs.setdefault(run.candidate, []).append(run)
             elif not run.speculative and (tps := pooled_decode_tps(run.result.turns)) is not None:
                 self._plain_tps.append(tps)
         return self._runs

@@ -96,7 +96,7 @@ def _show_trials(side: OptunaSide, material: Material, texts: Texts, store: Stor
     """The pages of trials that have none, and of those that were measured again."""
     runs: dict[int, list[StoredTrial]] = {}
     for trial in material.stored:
-        if trial.candidate is not None:
+        if trial.candidate is not None and trial.speculative:
             runs.setdefault(trial.candidate, []).append(trial)
     held, there = side.attributes(), side.numbers()
     judged = {entry.number: entry.result for entry in material.candidates if len(runs.get(entry.number or 0, ())) > 1}

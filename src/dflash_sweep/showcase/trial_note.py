@@ -25,14 +25,15 @@ _GROUPS = {"draft_ms": "draft", "topk_ms": "topk", "verify_ms": "verify", "exact
 
 
 def tags(runs: Sequence[StoredTrial], study: StudyInfo) -> tuple[str, ...]:
-    """What sort of trial this is: emulated, imported, retried, failed, stopped-early, confirm, winner."""
+    """What sort of trial this is: emulated, imported, retried, failed, stopped-early, canary, confirm, rerun,
+    winner."""
     newest = runs[-1]
     found = [str(newest.result.measurement)]
     if max(run.attempt for run in runs):
         found.append("retried")
     if (failure := newest.result.failure) is not None:
         found.append("stopped-early" if failure.kind.is_stop else "failed")
-    found += [str(role) for role in (Role.CONFIRM, Role.RERUN) if any(run.role is role for run in runs)]
+    found += [str(role) for role in (Role.CANARY, Role.CONFIRM, Role.RERUN) if any(run.role is role for run in runs)]
     if newest.candidate is not None and newest.candidate == study.confirmed_candidate:
         found.append("winner")
     return tuple(found)
@@ -88,10 +89,11 @@ def _shown(result: Interval, objective: str) -> str:
 
 
 def _values(runs: Sequence[StoredTrial], objective: str) -> list[float]:
-    """The figures a setting is judged by: of a confirmed one its confirm runs only, for its search run was chosen for
-    looking good."""
-    confirm = [run for run in runs if run.role is Role.CONFIRM]
-    used = confirm if len(confirm) > 1 else [run for run in runs if run.role is not Role.RERUN]
+    """The figures a setting is judged by: of one that was measured again those runs only (the confirm phase before
+    canaries), for its search run was chosen for looking good."""
+    again = ([run for run in runs if run.role is role] for role in (Role.CONFIRM, Role.CANARY))
+    own = [run for run in runs if run.role is not Role.RERUN]
+    used = next((found for found in again if len(found) > 1), own)
     return [value for run in used if (value := _value(run, objective)) is not None]
 
 

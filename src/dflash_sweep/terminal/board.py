@@ -77,7 +77,7 @@ class Board:
             self.last_step = step
             if step.candidate is not None:
                 self._steps[step.candidate] = step
-        elif not trial.speculative and trial.result.failure is None:
+        elif not trial.speculative and trial.candidate is None and trial.result.failure is None:
             self._take_plain(trial)
 
     def _take_plain(self, trial: StoredTrial) -> None:
