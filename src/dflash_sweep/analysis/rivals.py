@@ -28,8 +28,8 @@ class Rivals:
 
     `gain`: its ratio to the better of the baseline and its own controls; None = neither ran beside it. `control`: knobs
     of that rival if it is a control. `unlike`: the settings that all plain decoding ran with where the finalist is
-    better and none had its own; None = one had, or it is not known. `beats`: True if every rival is beaten and one of them was like
-    the finalist, False if one beats it, None = undecided.
+    better and none had its own; None = one had, or it is not known. `beats`: True if every rival is beaten and one of
+    them was like the finalist, False if one beats it, None = undecided.
     """
 
     gain: Interval | None = None
