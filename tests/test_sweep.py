@@ -144,7 +144,9 @@ def test_a_study_whose_every_run_fails_reports_and_ends_with_3(tmp_path: Path) -
 def test_a_real_llama_server_is_measured_from_end_to_end(tmp_path: Path) -> None:
     words = [sys.executable, str(SWEEP), "+study=llamacpp_cpu", "trace=agent_short", "cluster=inline", "n_trials=1",
              "progress=plain", "report.formats=[png]", "protocol.baseline_repeats=2", "protocol.default_repeats=0",
-             "protocol.confirm_blocks=0", "space.threads=choice(1)"]  # fmt: skip
+             "protocol.confirm_blocks=0",
+             # one thread: on a busy machine a second one waits for the first at every layer
+             "space.threads=choice(1)", "plain.threads=1", "fixed.threads_batch=1", "seed_points=[]"]  # fmt: skip
     run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert run.returncode == 0, run.stderr
     rows = trials(tmp_path, "llamacpp_cpu")
