@@ -62,7 +62,7 @@ class Confirming:
         """
         reached = self.decision()
         best = reached.winner if reached.winner is not None else next(iter(reached.contenders), None)
-        if best is None or best not in finalists or reached.beats_plain is not None:
+        if best is None or best not in finalists:
             return None
         beside, blocks = self._controls({best: finalists[best]}), self._protocol.confirm_blocks
         plan = confirm_blocks({best: finalists[best]}, None, 2 * blocks, self._seed, beside, self._devices)[blocks:]
@@ -71,7 +71,8 @@ class Confirming:
         failed = any(
             trial.role is Role.CONTROL and trial.candidate == best and trial.result.failure for trial in self._trials
         )
-        return fair if beside and fair.total and not failed and (begun or reached.unlike is not None) else None
+        needed = reached.unlike is not None and reached.beats_plain is None
+        return fair if beside and fair.total and not failed and (begun or needed) else None
 
     def _due(
         self, plan: Sequence[Sequence[Job]], decided: Callable[[], bool], expired: Callable[[], bool]

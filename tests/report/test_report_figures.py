@@ -32,7 +32,8 @@ from dflash_sweep.report import (
     tradeoff,
 )
 from dflash_sweep.report.axis_levels import levels
-from dflash_sweep.report.material import Candidate, Material, collect
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import texts_for
 
 Builder = Callable[..., Any]

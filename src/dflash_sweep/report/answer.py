@@ -16,7 +16,8 @@ import pandas as pd
 from dflash_sweep.analysis import confirm, eligibility, rows
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.records import Knobs, StoredTrial, VerdictStatus
-from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.translation import translated
 from dflash_sweep.report.wording import factor, interval, knob_text, rate

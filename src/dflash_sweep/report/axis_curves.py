@@ -14,7 +14,8 @@ from dflash_sweep.records import KnobValue, VerdictStatus
 from dflash_sweep.report import style
 from dflash_sweep.report.axis_effects import ticks
 from dflash_sweep.report.axis_levels import Level, is_ordered, levels, usual_candidates
-from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 
 MAX_AXES = 12

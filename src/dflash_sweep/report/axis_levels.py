@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_sweep.records import KnobValue
-from dflash_sweep.report.material import Candidate, Material, mean_of, spread
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material, mean_of, spread
 from dflash_sweep.report.wording import knob_value
 
 MAX_LEVELS = 8

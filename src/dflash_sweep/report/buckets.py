@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from dflash_sweep import metrics
 from dflash_sweep.report import style
-from dflash_sweep.report.material import Candidate, Material, known, spread
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material, known, spread
 from dflash_sweep.report.texts import Texts
 
 MAX_CANDIDATES = 3

@@ -18,9 +18,10 @@ from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.records import Verdict
 from dflash_sweep.report.answer import Answer, command_line, launch_trial
 from dflash_sweep.report.assumptions import assumptions
+from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.failures import failed_rows
 from dflash_sweep.report.front import front_json
-from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.material import Material
 from dflash_sweep.report.provenance import provenance_rows
 from dflash_sweep.report.texts import Texts
 

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from dflash_sweep import metrics, objective
 from dflash_sweep.analysis.rows import numbers
 from dflash_sweep.report import style
+from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.document import Block, Heading, Paragraph, Picture, Table, code
-from dflash_sweep.report.material import Candidate, Material, known
+from dflash_sweep.report.material import Material, known
 from dflash_sweep.report.settings_table import row_link
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import DASH, knob_text, rate

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.records import StoredTrial, StudyInfo, Verdict
 from dflash_sweep.report.answer import Answer, answer, command_line, launch_trial
-from dflash_sweep.report.material import Candidate, Material, collect
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import Texts, texts_for
 from dflash_sweep.report.wording import knob_value
 

@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dflash_sweep.report import style
+from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.front import draw as front_figure
-from dflash_sweep.report.material import Candidate, Material, mean_of
+from dflash_sweep.report.material import Material, mean_of
 from dflash_sweep.report.memory import memory_mib
 from dflash_sweep.report.texts import Texts
 

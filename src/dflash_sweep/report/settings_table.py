@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.document import Inline, Span, Table, code, rows, strong
-from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import DASH, factor, interval, knob_text, rate
 

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dflash_sweep.report import style
-from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 
 MAX_CURVES = 5

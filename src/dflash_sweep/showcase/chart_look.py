@@ -11,7 +11,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import knob_text
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material
 from dflash_sweep.report.stage_breakdown import split_ms
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.showcase.chart_look import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, PLAIN, VERMILION, hover, name

@@ -6,7 +6,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dflash_sweep.report.material import Candidate, Material
+from dflash_sweep.report.candidate import Candidate
+from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.tradeoff import step_levels
 from dflash_sweep.showcase.chart_look import BLUE, MUTED, PAPER, PLAIN, VERMILION, hover
