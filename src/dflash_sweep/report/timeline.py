@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from dflash_sweep.analysis.rows import is_plain
 from dflash_sweep.report import style
 from dflash_sweep.report.drift import elapsed_h
 from dflash_sweep.report.material import Material
@@ -22,8 +23,10 @@ def spans(material: Material) -> pd.DataFrame:
     if hours is None:
         return pd.DataFrame(columns=["worker", "role", "failed", "start_s", "length_s"])
     length = rows["wall_s"].astype(float) + rows["load_s"].astype(float).fillna(0.0)
+    canary = (rows["role"] == "canary") & ~is_plain(rows)  # the best so far again: a run of the search
+    role = rows["role"].where(~canary, "search")
     return pd.DataFrame(
-        {"worker": rows["worker"].replace("", "?"), "role": rows["role"], "failed": rows["failure_kind"].notna(),
+        {"worker": rows["worker"].replace("", "?"), "role": role, "failed": rows["failure_kind"].notna(),
          "start_s": hours * 3600, "length_s": length}
     )  # fmt: skip
 
