@@ -83,7 +83,7 @@ def test_break_even_is_not_known_over_other_settings_and_known_over_the_same() -
 
 
 def blocks(*, with_control: bool) -> list[dict[str, Any]]:
-    found = []
+    found: list[dict[str, Any]] = []
     for block in range(4):
         for role, tps, speculative, settings in (
             ("confirm", 100.0, True, TWO), ("confirm", 50.0, False, ONE), ("control", 99.0, False, TWO),
