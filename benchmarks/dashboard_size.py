@@ -1,9 +1,9 @@
 """How large a study the dashboard stays usable with: python benchmarks/dashboard_size.py [--trials 5000]
 
 Stores so many trials with notes and files, and measures, beside a study of forty trials: what a finished trial costs
-the driver, what an update of the study's page costs, and how long the page's answers take, through this program's
-server and through the dashboard's own. Times are processor seconds, so that a busy machine matters little; ratios
-travel between machines.
+the driver, what an update of the study's page costs, how long the page's answers take, through this program's server
+and through the dashboard's own, and what the findings cost in the end. Times are processor seconds, so that a busy
+machine matters little; ratios travel between machines.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from optuna.trial import create_trial
 from optuna_dashboard import wsgi
 from sqlalchemy import text
 
+from dflash_sweep import report
 from dflash_sweep.evidence import TrialFiles
 from dflash_sweep.objective import score
 from dflash_sweep.records import (
@@ -191,6 +192,14 @@ class Bench:
         hanging.show_running(side, info, stored, texts_for("en"), Progress(phase="search", done=0, total=0))
         return time.process_time() - began
 
+    def report_s(self) -> float:
+        """Seconds for the findings of the finished study, pictures included."""
+        info = self.store.study(self.name)
+        assert info is not None
+        began = time.process_time()
+        report.write(info, self.store.trials(self.name), self.folder / "report")
+        return time.process_time() - began
+
 
 def answer_s(app: Callable[..., Any], path: str, query: str, times: int = 3) -> tuple[float, int]:
     """Median seconds of a request, and the bytes of its answer."""
@@ -244,6 +253,7 @@ def measured(bench: Bench, costs: list[float], count: int) -> dict[str, float]:
         "the same, dashboard alone, s": answer_s(own, path, "after=0", times=1)[0],
         "a poll for new trials, s": answer_s(ours, path, f"after={count - 3}")[0],
         "answer, KiB": size / 1024,
+        "findings of the finished study, s": bench.report_s(),
     }
 
 

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dflash_sweep.analysis import axis_verdicts
+from dflash_sweep.analysis import levels as levels_room
 from dflash_sweep.analysis.effects import AxisEffect, axis_effects
 from dflash_sweep.analysis.evidence import Evidence, gather
 from dflash_sweep.analysis.interactions import interaction_verdicts, interactions
@@ -164,3 +167,20 @@ def test_matched_rows_differ_in_nothing_else() -> None:
     assert found is not None
     assert [level.text for level in found.levels] == ["1", "2"]
     assert list(found.places) == [0, 1]
+
+
+@given(st.integers(0, 10_000), st.integers(2, 40), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.booleans())
+def test_what_is_left_beside_indicator_columns_is_that_of_least_squares(
+    seed: int, count: int, levels: list[int], trend: bool
+) -> None:
+    """Dummies of several factors are never independent: their ranks and residuals are those of a full decomposition."""
+    rng = np.random.default_rng(seed)
+    parts = [np.ones((count, 1)), *(np.eye(size)[rng.integers(size, size=count)] for size in levels)]
+    if trend:
+        x = np.linspace(-1, 1, count)
+        parts.append(np.column_stack([x, x**2]))
+    matrix, y = np.hstack(parts), rng.normal(size=count)
+    found = levels_room._projection(matrix)
+    expected = y - matrix @ np.linalg.lstsq(matrix, y, rcond=1e-9)[0]
+    assert found.rank == np.linalg.matrix_rank(matrix, tol=1e-6)
+    assert found.residual(y) == pytest.approx(expected, abs=1e-6)

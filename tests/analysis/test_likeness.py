@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from dflash_sweep.analysis.breakeven import break_even
+from dflash_sweep.analysis.breakeven import break_even, oracle_gate
 from dflash_sweep.analysis.confirm import decide
 from dflash_sweep.analysis.evidence import gather
 from dflash_sweep.analysis.likeness import alike, hardest, settings_of
 from dflash_sweep.analysis.summary import candidate_table
 from dflash_sweep.records import VerdictStatus
-from fakes.trial_tables import no_turns, study, table, trial
+from fakes.trial_tables import no_turns, study, table, trial, turn, turns
 
 ONE, TWO = "threads=1", "threads=2"
 
@@ -80,6 +80,29 @@ def test_break_even_is_not_known_over_other_settings_and_known_over_the_same() -
     assert beside.details["needed_length"] == pytest.approx(2.0, rel=0.01)
     (loses,) = break_even(gather(table(rows(control=120)), no_turns(), study()))
     assert loses.status is VerdictStatus.DOES_NOT_HOLD
+
+
+@pytest.mark.parametrize(
+    ("control", "status", "times_plain"),
+    [
+        (None, VerdictStatus.NOT_ENOUGH_DATA, None),
+        (30.0, VerdictStatus.HOLDS, 2.22),
+        (120.0, VerdictStatus.HOLDS, 1.25),
+    ],
+)
+def test_what_a_gate_could_give_is_over_the_same_plain_decoding(
+    control: float | None, status: VerdictStatus, times_plain: float | None
+) -> None:
+    # steps of 25 ms, half with 1 token and half with 4; at 50 tok/s (20 ms a token) the first half would take 20 ms:
+    # 2.5 tokens in 22.5 ms, 2.22 times plain; at 120 tok/s 8.3 ms: 2.5 tokens in 16.7 ms, 1.25 times
+    histogram = {0: 200, 3: 200}
+    counted = turns([turn(f"s/{n}", acceptance_histogram=histogram) for n in range(3, 6)])
+    (verdict,) = oracle_gate(gather(table(rows(control=control)), counted, study()))
+    assert verdict.status is status
+    if times_plain is None:
+        assert "that ran with threads=1" in verdict.statement
+    else:
+        assert verdict.details["times_plain"] == pytest.approx(times_plain, rel=0.01)
 
 
 def blocks(*, with_control: bool) -> list[dict[str, Any]]:

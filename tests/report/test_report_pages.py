@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from matplotlib.text import Text
 
 from dflash_sweep import metrics
 from dflash_sweep.analysis.verdicts import VERDICT_IDS
@@ -20,10 +21,11 @@ from dflash_sweep.errors import ConfigError, FailureKind
 from dflash_sweep.objective import direction
 from dflash_sweep.records import Measurement, Role, StoredTrial, Verdict, VerdictStatus
 from dflash_sweep.report import document as doc
-from dflash_sweep.report import html, markdown, texts_en, texts_zh, verdict_lines, wording
+from dflash_sweep.report import figures, html, markdown, style, texts_en, texts_zh, tradeoff, verdict_lines, wording
 from dflash_sweep.report.answer import answer
 from dflash_sweep.report.findings_json import plain
 from dflash_sweep.report.material import collect
+from dflash_sweep.report.settings_table import settings_table
 from dflash_sweep.report.texts import texts_for
 
 Builder = Callable[..., Any]
@@ -251,6 +253,39 @@ def test_a_clear_winner(build_study: Builder, build_runs: Any) -> None:
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(1.52, rel=0.03)
     assert found.n == 4
+
+
+def with_plain_settings(rows: list[StoredTrial], speculative: str) -> list[StoredTrial]:
+    """The same runs, plain decoding with one thread and speculation with these settings of plain decoding."""
+    found = []
+    for row in rows:
+        settings = {"plain_settings": speculative if row.speculative else "threads=1"}
+        found.append(replace(row, result=replace(row.result, environment=settings)))
+    return found
+
+
+def test_a_gain_over_plain_decoding_with_other_threads_is_no_advice_to_speculate(
+    build_study: Builder, build_runs: Any
+) -> None:
+    rows = confirm_blocks(build_runs, {1: 6.0, 2: 12.0})
+    same, other = (
+        study_of(build_study, with_plain_settings(rows, own), confirmed_candidate=1)
+        for own in ("threads=1", "threads=2")
+    )
+    said = answer(other, EN)
+    assert said.outcome == "winner"
+    assert "which ran with threads=1: how much of that is speculation's is not known" in said.statement
+    assert "Speculation pays here." not in said.statement
+    assert answer(same, EN).statement.endswith("Speculation pays here.")
+    assert ([entry.unlike for entry in same.candidates], other.candidates[0].unlike) == ([False, False], True)
+    for material, marked in ((same, False), (other, True)):
+        with style.conventions():
+            figure = tradeoff.draw(material, EN, figures.stamp_for(material, EN))
+        assert figure is not None
+        assert ("†" in [text.get_text() for text in figure.findobj(Text)]) is marked
+        table = settings_table(material, EN, "EMULATED")
+        assert table is not None
+        assert ("†" in str(table)) is marked
 
 
 def test_equal_settings_are_a_tie(build_study: Builder, build_runs: Any) -> None:

@@ -19,11 +19,10 @@ from dflash_sweep.analysis.evidence import (
     committed_per_step,
     from_interval,
     ms_per_token,
-    plain_ms_per_token,
     unknown,
 )
 from dflash_sweep.analysis.intervals import Interval, mean_interval, ratio_interval, speedup
-from dflash_sweep.analysis.likeness import hardest, settings_of
+from dflash_sweep.analysis.likeness import Reference, hardest, settings_of
 from dflash_sweep.analysis.noise import spreads
 from dflash_sweep.analysis.rows import fair_runs, numbers, short_setting
 from dflash_sweep.analysis.sentences import say
@@ -60,11 +59,20 @@ def best_setting(evidence: Evidence) -> tuple[pd.DataFrame, int]:
     return max(groups, key=lambda group: evidence.sign * float(numbers(group, evidence.column).mean())), len(groups)
 
 
+def _rates(rows: pd.DataFrame) -> pd.Series:
+    """Decode tok/s of each run."""
+    return 1000 * numbers(rows, "decode_tokens") / numbers(rows, "decode_ms")
+
+
+def _to_beat(rows: pd.DataFrame, evidence: Evidence) -> Reference:
+    """Plain decoding that one setting has to beat: the baseline, or plain decoding with its own settings."""
+    plain = pd.concat([evidence.plain, evidence.controls]) if len(evidence.controls) else evidence.plain
+    return hardest(plain, settings_of(rows), _rates(plain))
+
+
 def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> BreakEven | None:
     """Break-even of one setting's runs; None without plain rows, step times or acceptance."""
-    compared = pd.concat([evidence.plain, evidence.controls]) if len(evidence.controls) else evidence.plain
-    rate = 1000 * numbers(compared, "decode_tokens") / numbers(compared, "decode_ms")
-    against = hardest(compared, settings_of(rows), rate)
+    against = _to_beat(rows, evidence)
     plain = ms_per_token(against.rows)
     table = pd.DataFrame(
         {
@@ -73,7 +81,7 @@ def break_even_of(rows: pd.DataFrame, looked_at: int, evidence: Evidence) -> Bre
             "rate": numbers(rows, "decode_tps"),
         }
     ).dropna()
-    reference = rate.loc[against.rows.index].dropna().tolist()
+    reference = _rates(against.rows).dropna().tolist()
     if plain is None or len(table) < 2 or not reference:
         return None
     spec_spread, plain_spread = spreads(evidence.trials, "decode_tps")
@@ -140,9 +148,10 @@ def break_even(evidence: Evidence) -> list[Verdict]:
 
 def oracle_gate(evidence: Evidence) -> list[Verdict]:
     """What switching speculation off for each step that will not pay could give at most (needs histograms)."""
-    plain = plain_ms_per_token(evidence)
     rows, _ = best_setting(evidence)
     rows = rows if len(rows) else evidence.ranked
+    against = _to_beat(rows, evidence)
+    plain = ms_per_token(against.rows)
     histograms = _by_run(evidence.turns, rows)
     if plain is not None and plain.low is None and len(histograms) > 1:
         why = say("Plain decoding was measured once, which gives no interval.")
@@ -169,6 +178,14 @@ def oracle_gate(evidence: Evidence) -> list[Verdict]:
     share = ratio_interval([float(part) for part, _ in shares], [float(total) for _, total in shares]).within(0.0, 1.0)
     ratio = best.scaled(plain.value / 1000)
     status = HOLDS if ratio.low is not None and ratio.low > 1.005 else FAILS
+    if status is HOLDS and not against.alike:
+        why = say(
+            "A switch that knew each step's outcome would reach {ratio:.3f} times plain decoding, but that ran with "
+            "{others}: how much of it is speculation's is not known.",
+            ratio=ratio.value,
+            others=settings_of(against.rows),
+        )
+        return [unknown("oracle_gate", "per-step gate", why, best.n)]
     text = say(
         "{share} of the steps yield enough tokens to pay. A switch that knew each step's outcome would reach {best}, "
         "{ratio:.3f} times plain decoding: the most any per-step gate could do.",

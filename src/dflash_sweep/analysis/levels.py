@@ -273,8 +273,8 @@ _LEAST_EIGENVALUE = 1e-11
 
 
 def _projection(matrix: np.ndarray) -> _Projection:
-    """By the eigenvalues of the Gram matrix: rows by the thousand, columns by the dozen, where a singular value
-    decomposition of the whole takes a hundred times as long."""
+    """By the eigenvalues of the Gram matrix: there are rows by the thousand and columns by the dozen, and a singular
+    value decomposition of the whole matrix takes most of the time of a large study's last page."""
     values, vectors = np.linalg.eigh(matrix.T @ matrix)
     kept = values > _LEAST_EIGENVALUE * max(1.0, float(values.max(initial=0.0)))
     vectors = vectors[:, kept]

@@ -84,11 +84,6 @@ def candidate_table(
     return frame.sort_values("decode_tps", ascending=False, na_position="last", kind="stable").reset_index(drop=True)
 
 
-def baseline_values(trials: pd.DataFrame, column: str = "decode_tps") -> list[float]:
-    """Figures of the plain rows of `trials` that finished."""
-    return [float(value) for value in _good(trials[is_plain(trials)], column)] if len(trials) else []
-
-
 def _good(group: pd.DataFrame, column: str) -> pd.Series:
     values = numbers(group, column)
     return values[(values > 0) & group["failure_kind"].isna()]

@@ -20,7 +20,10 @@ _STAGES = ("draft_ms", "topk_ms", "verify_ms", "exact_ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLine:
-    """One engine's figures. Speeds in tok/s with 95 % intervals over runs; None = not measured or not printed."""
+    """One engine's figures. Speeds in tok/s with 95 % intervals over runs; None = not measured or not printed.
+
+    `unlike`: it is better than plain decoding, which ran with other threads, caches or the like only.
+    """
 
     engine: str
     study: str
@@ -29,6 +32,7 @@ class EngineLine:
     plain: tuple[float, float | None, float | None] | None
     speculative: tuple[float, float | None, float | None] | None
     speedup: tuple[float, float | None, float | None] | None
+    unlike: bool
     acceptance_length: float | None
     step_ms: float | None
     stages: dict[str, float | None]
@@ -64,6 +68,7 @@ def line(study: StudyInfo, trials: Sequence[StoredTrial]) -> EngineLine:
         plain=_triple(plain, "decode_tps"),
         speculative=_triple(best, "decode_tps"),
         speedup=_triple(best, "speedup"),
+        unlike=best.get("alike") is not None and not best["alike"] and (_number(best["speedup"]) or 0.0) > 1,
         acceptance_length=_number(best.get("acceptance_length")),
         step_ms=_number(best.get("step_ms")),
         stages={stage: _number(best.get(stage)) for stage in _STAGES},
@@ -78,6 +83,10 @@ def _shown(figure: tuple[float, float | None, float | None] | None, sign: str = 
     value, low, high = figure
     spread = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
     return f"{value:.2f}{sign}{spread}"
+
+
+def _mark(entry: EngineLine) -> str:
+    return " †" if entry.unlike else ""
 
 
 def _plain_number(value: float | None) -> str:
@@ -102,10 +111,15 @@ def page(name: str, trace: str, lines: Sequence[EngineLine], skipped: Mapping[st
         failed = ", ".join(f"{kind} {count}" for kind, count in entry.failures.items()) or "—"
         text.append(
             f"| [{entry.engine}](../{entry.study}/findings.md) | {entry.measurement} | {entry.build} "
-            f"| {_shown(entry.plain)} | {_shown(entry.speculative)} | {_shown(entry.speedup, '×')} "
+            f"| {_shown(entry.plain)} | {_shown(entry.speculative)} | {_shown(entry.speedup, '×')}{_mark(entry)} "
             f"| {_plain_number(entry.acceptance_length)} | {_plain_number(entry.step_ms)} | {stages} "
             f"| {entry.runs} | {failed} |"
         )
+    if any(entry.unlike for entry in lines):
+        text += [
+            "",
+            "† Plain decoding ran with other threads, caches or the like: the gain is not speculation's alone.",
+        ]
     if skipped:
         text += ["", "## Skipped", "", "| engine | why |", "| --- | --- |"]
         text += [f"| {engine} | {reason} |" for engine, reason in skipped.items()]

@@ -237,7 +237,7 @@ TEXTS: dict[str, str] = {
     "hint.filter": "show only rows that hold these words",
     "table.settings.caption": "{word}. {total} speculative settings gave a figure; the best and plain decoding "
     "are shown. n counts runs.",
-    "table.settings.unlike": "† Plain decoding ran with {settings}: the ratio is not speculation's alone.",
+    "table.settings.unlike": "† Plain decoding ran with {settings}: the gain is not speculation's alone.",
     "table.settings.same": "The same for all: {knobs}.",
     "table.failures.caption": "{word}. {failed} of {total} runs failed.",
     "table.provenance.caption": "{word}. Every row: results.csv.",

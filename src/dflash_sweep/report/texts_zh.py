@@ -222,7 +222,7 @@ TEXTS: dict[str, str] = {
     "hint.sort": "点击列标题排序。",
     "hint.filter": "只显示含有这些词的行",
     "table.settings.caption": "{word}。{total} 个推测配置得到了数字；这里列出最好的和普通解码。n 是运行次数。",
-    "table.settings.unlike": "† 普通解码用的是 {settings}：该比值不全来自推测解码。",
+    "table.settings.unlike": "† 普通解码用的是 {settings}：该增益不全来自推测解码。",
     "table.settings.same": "全部相同：{knobs}。",
     "table.failures.caption": "{word}。{total} 次运行中有 {failed} 次失败。",
     "table.provenance.caption": "{word}。全部数据行见 results.csv。",

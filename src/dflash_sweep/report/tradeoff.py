@@ -71,6 +71,9 @@ def _points(axes: Axes, points: list[Candidate]) -> None:
             markersize=13 if entry.confirmed else 6, markerfacecolor=colour if entry.n > 1 else style.PAPER,
             markeredgecolor=style.PAPER if entry.confirmed else colour, linestyle="", zorder=3 + entry.confirmed,
         )  # fmt: skip
+        if entry.unlike:
+            axes.annotate("†", (entry.acceptance_length, entry.tps), xytext=(6, 3), textcoords="offset points",
+                          fontsize=9, color=colour)  # fmt: skip
 
 
 def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
@@ -89,7 +92,10 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     if baseline is not None:
         legend.append((style.line(style.PLAIN, "--"), texts("plain")))
     legend.append((style.line(style.MUTED, ":", 1.0), texts("legend.iso_step")))
-    figure = style.sheet(stamp, texts("fig.tradeoff.title"), texts("fig.tradeoff.see"), body_in=4.1, legend=legend,
+    see = texts("fig.tradeoff.see")
+    if any(entry.unlike for entry in points):
+        see = texts("space").join([see, texts("table.settings.unlike", settings=material.plain_settings)])
+    figure = style.sheet(stamp, texts("fig.tradeoff.title"), see, body_in=4.1, legend=legend,
                          legend_columns=3)  # fmt: skip
     axes = figure.subplots()
     limits = _limits(points, None if baseline is None else baseline.tps)

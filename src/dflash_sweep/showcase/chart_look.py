@@ -47,4 +47,5 @@ def name(entry: Candidate, material: Material, texts: Texts) -> str:
 def hover(entry: Candidate, material: Material, texts: Texts) -> str:
     """What is shown under the pointer: name and settings, one a line."""
     knobs = knob_text(entry.knobs, material.varied, joiner="<br>") if entry.speculative else ""
-    return f"<b>{name(entry, material, texts)}</b><br>{knobs}" if knobs else f"<b>{name(entry, material, texts)}</b>"
+    unlike = texts("table.settings.unlike", settings=material.plain_settings) if entry.unlike else ""
+    return "<br>".join(line for line in (f"<b>{name(entry, material, texts)}</b>", knobs, unlike) if line)
