@@ -17,6 +17,7 @@ from dflash_sweep import app, originals, owner, repeating, rerun, settings, trac
 from dflash_sweep.engines import get
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError, TraceError
 from dflash_sweep.exits import EXIT_DIFFERS, EXIT_OK
+from dflash_sweep.interrupts import Interrupts
 from dflash_sweep.lease import Lease
 from dflash_sweep.records import (
     EngineSettings,
@@ -312,7 +313,7 @@ def test_a_passing_failure_is_run_again(folder: Path) -> None:
         assert info is not None
         store.save_study(replace(info, name="again"))
         pool = _Pool(lost=2)
-        runs = repeating.measure(store, pool, DEVICE, specs, 2, told.append)  # type: ignore[arg-type]
+        runs = repeating.measure(store, pool, DEVICE, specs, 2, told.append, Interrupts())  # type: ignore[arg-type]
     assert len(specs) == len(runs) == 4
     assert [run.attempt for run in runs] == [2, 0, 0, 0]
     assert [trial.uid.rpartition("/")[2] for trial in told[:3]] == ["0", "1", "2"]

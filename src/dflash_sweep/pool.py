@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from dflash_sweep import environment, server, trial
 from dflash_sweep.engines.base import EngineFacts
 from dflash_sweep.errors import ConfigError, FailureKind
+from dflash_sweep.hosting import StopRequest
 from dflash_sweep.records import (
     Device,
     EngineSettings,
@@ -77,9 +78,11 @@ class Pool(Protocol):
 class InlinePool:
     """One worker: this process. `submit` only queues; `wait` runs the oldest spec, whatever its timeout says."""
 
-    def __init__(self, device: Device, run_trial: RunTrial | None = None) -> None:
+    def __init__(
+        self, device: Device, run_trial: RunTrial | None = None, should_stop: StopRequest | None = None
+    ) -> None:
         self.devices: tuple[Device, ...] = (device,)
-        self._run_trial = run_trial
+        self._run_trial, self._should_stop = run_trial, should_stop
         self._bench = trial.Bench(device)
         self._queue: deque[TrialSpec] = deque()
         server.reap()
@@ -102,7 +105,9 @@ class InlinePool:
             return ()
         spec = self._queue[0]
         try:
-            return (self._run_trial(spec, self.devices[0]) if self._run_trial is not None else self._bench.run(spec),)
+            if self._run_trial is not None:
+                return (self._run_trial(spec, self.devices[0]),)
+            return (self._bench.run(spec, should_stop=self._should_stop),)
         finally:
             self._queue.popleft()
 
@@ -252,14 +257,18 @@ def make(
     address: str = "local",
     temp_dir: str | None = None,
     run_trial: RunTrial | None = None,
+    should_stop: StopRequest | None = None,
 ) -> Pool:
-    """The pool of that kind over these devices. Raises ConfigError for an unknown kind or what the kind cannot do."""
+    """The pool of that kind over these devices. Raises ConfigError for an unknown kind or what the kind cannot do.
+
+    `should_stop` is asked by trials in this process while they run; workers elsewhere are ended by closing the pool.
+    """
     if kind == "inline":
         if len(devices) != 1:
             raise ConfigError(
                 f"cluster.workers={len(devices)}: cluster.kind=inline has exactly 1; use cluster.kind=ray"
             )
-        return InlinePool(devices[0], run_trial)
+        return InlinePool(devices[0], run_trial, should_stop)
     if kind == "ray":
         if address == "local":
             own_ray_token()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dflash_sweep import owner
 from dflash_sweep.errors import StudyFailed
+from dflash_sweep.interrupts import Interrupts
 from dflash_sweep.jobs import is_final
 from dflash_sweep.pool import Pool
 from dflash_sweep.records import Device, Role, StoredTrial, TrialSpec
@@ -75,6 +76,7 @@ def measure(
     specs: Sequence[TrialSpec],
     retries: int,
     tell: Callable[[StoredTrial], None],
+    interrupts: Interrupts,
 ) -> tuple[StoredTrial, ...]:
     """Run the specs one after another on one device; each result is stored before anything learns of it.
 
@@ -87,8 +89,9 @@ def measure(
         while True:
             store.begin(spec, owner.current(), comparability_key(spec, device.name))
             workers.submit(spec, on=device)
-            while not (results := workers.wait(_POLL_S)):
-                pass
+            with interrupts.raised():
+                while not (results := workers.wait(_POLL_S)):
+                    interrupts.check()
             result = results[0]
             store.finish(result, comparability_key(spec, result.device.name))
             trial = store.trial(result.uid)

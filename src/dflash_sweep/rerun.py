@@ -24,6 +24,7 @@ from dflash_sweep.engines import Engine
 from dflash_sweep.errors import ConfigError, StudyFailed
 from dflash_sweep.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNDECIDED
 from dflash_sweep.frames import trial_frame
+from dflash_sweep.interrupts import Interrupts
 from dflash_sweep.lease import Lease, holder
 from dflash_sweep.metrics import METRIC
 from dflash_sweep.originals import Original
@@ -31,7 +32,7 @@ from dflash_sweep.pool import Pool
 from dflash_sweep.preflight import bind_options
 from dflash_sweep.records import Device, EngineSettings, StoredTrial, StudyInfo, TrialSpec
 from dflash_sweep.report import console, rerun_page
-from dflash_sweep.run import study_name, terminate_as_interrupt
+from dflash_sweep.run import study_name
 from dflash_sweep.schema import Config, EngineConfig
 from dflash_sweep.store import Store
 
@@ -233,13 +234,19 @@ def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_di
         info = _described(original, found, name, config, launch_dir)
         say = _Sayer(config, original.info.objective)
         beside = "" if found.plain is None else " beside plain decoding"
+        interrupts = Interrupts()
         say(f"Rerun of {original.name} as {name!r}: {options.repeats} runs{beside}.")
         say(f"Differs from then: {words(found.found)}.")
         for busy in running_here(store):
             say(f"Note: study {busy!r} is being measured on this machine; both disturb each other.")
         with (
             Lease(store, name, owner.current()),
-            pool.make(config.cluster.kind, found.devices, address=config.cluster.address) as workers,
+            pool.make(
+                config.cluster.kind,
+                found.devices,
+                address=config.cluster.address,
+                should_stop=interrupts.asked,
+            ) as workers,
         ):
             found = _on_device(original, found, workers, force=options.force)
             store.save_study(info)
@@ -258,10 +265,9 @@ def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_di
                 launch_seeds=any(option.name == "launch_seed" for option in found.engine.options),
             )
             try:
-                with terminate_as_interrupt():
-                    runs = repeating.measure(
-                        store, workers, found.device or workers.devices[0], specs, _retries(original), say.run
-                    )
+                device, retries = found.device or workers.devices[0], _retries(original)
+                with interrupts:
+                    runs = repeating.measure(store, workers, device, specs, retries, say.run, interrupts)
             except (KeyboardInterrupt, StudyFailed) as error:
                 return _ended(store, info, error, say)
         return _conclude(store, info, original, found, runs, config, launch_dir)

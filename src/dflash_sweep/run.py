@@ -8,9 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from dflash_sweep.errors import StudyFailed
 from dflash_sweep.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from dflash_sweep.exporting import metric_lines
 from dflash_sweep.frames import trial_frame, turn_frame
+from dflash_sweep.interrupts import Interrupts
 from dflash_sweep.lease import LeaseLost
 from dflash_sweep.preflight import Preflight, examine
 from dflash_sweep.records import StudyInfo, Verdict
@@ -61,20 +60,6 @@ def study_name(names: Sequence[str], wanted: str, *, resume: bool) -> tuple[str,
     last = re.fullmatch(re.escape(wanted) + r"-(\d+)", existing[-1])
     name = f"{wanted}-{int(last.group(1)) + 1 if last else 2}"
     return name, f"A study {existing[-1]!r} is stored already: this one is {name!r} (resume=true goes on with the old)."
-
-
-@contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a study like Ctrl-C: servers stopped, results kept."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
@@ -138,7 +123,7 @@ def _drive(context: Context, view: terminal.View) -> tuple[StudyInfo, int]:
     store, name = context.store, context.settings.study_name
     watcher = EarlyVerdicts(view, lambda: judged(store, name))
     launch_dir = Path(context.provenance["launch_dir"])
-    with view, curated(watcher, store, context.settings, launch_dir) as shown, terminate_as_interrupt():
+    with view, curated(watcher, store, context.settings, launch_dir) as shown, context.interrupts:
         try:
             return Driver(replace(context, watcher=shown)).run(), EXIT_OK
         except KeyboardInterrupt:
@@ -189,7 +174,10 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
             "build": asdict(preflight.build),
             "models": [asdict(model) for model in preflight.models],
         }
-        with pool.make(chosen.config.cluster.kind, preflight.devices, address=chosen.config.cluster.address) as workers:
+        interrupts, cluster = Interrupts(), chosen.config.cluster
+        with pool.make(
+            cluster.kind, preflight.devices, address=cluster.address, should_stop=interrupts.asked
+        ) as workers:
             crew.append(workers)
             context = Context(
                 settings=chosen,
@@ -199,6 +187,7 @@ def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
                 pool=workers,
                 watcher=Silent(),
                 provenance=provenance,
+                interrupts=interrupts,
             )
             info, code = _drive(context, view)
         ending = conclude(store, info, chosen, code)

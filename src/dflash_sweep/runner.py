@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash_sweep import environment, standing
@@ -15,6 +15,7 @@ from dflash_sweep.constraints import Constraints
 from dflash_sweep.controls import plain_settings
 from dflash_sweep.engines import Engine
 from dflash_sweep.errors import StudyFailed
+from dflash_sweep.interrupts import Interrupts
 from dflash_sweep.jobs import Job, Phase, is_final
 from dflash_sweep.pool import Pool
 from dflash_sweep.preflight import Preflight
@@ -43,6 +44,7 @@ class Context:
     pool: Pool
     watcher: Watcher
     provenance: dict[str, Any]
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
 
 class Runner:
@@ -75,7 +77,9 @@ class Runner:
                 pool.submit(spec, on=job.device)
             if not running:
                 return
-            for result in pool.wait(_POLL_S):
+            with self._context.interrupts.raised():
+                results = pool.wait(_POLL_S)
+            for result in results:
                 job = running.pop(result.uid)
                 trial = self._take(result, comparability_key(self.spec(job), result.device.name))
                 if is_final(trial, self._protocol.retries):
