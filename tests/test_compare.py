@@ -23,25 +23,39 @@ from fakes.builders import DEVICE, make_result, make_spec, make_stored, make_tur
 def add(store: Store, name: str, speed: float, *, kind: Measurement = Measurement.EMULATED, **spec: Any) -> None:
     """A study with three plain runs at 40 tok/s and three confirm runs of budget 22 at `speed`, ±1 %."""
     store.save_study(StudyInfo(name=name, engine="emulator", measurement=kind, config={"n_trials": 4, "seed": 7}))
-    number = 0
-    for speculative, tps in ((False, 40.0), (True, speed)):
-        for repeat, factor in enumerate((0.99, 1.0, 1.01)):
-            role = Role.CONFIRM if speculative else Role.BASELINE
-            uid = f"{name}/{role}/{'3' if speculative else 'plain'}/{repeat}/0"
-            made = make_spec(
-                uid,
-                study=name,
-                role=role,
-                candidate=3 if speculative else None,
-                repeat=repeat,
-                speculative=speculative,
-                knobs={"budget": 22 if speculative else None},
-                **spec,
-            )
-            turns = tuple(make_turn(index, decode_ms=1e5 / (tps * factor * (1 + 0.1 * index))) for index in range(2))
-            store.begin(made, "me", comparability_key(made, DEVICE.name))
-            store.finish(replace(make_result(uid, turns=turns), measurement=kind))
-            number += 1
+    runs(store, name, Role.BASELINE, 40.0, kind=kind, **spec)
+    runs(store, name, Role.CONFIRM, speed, kind=kind, **spec)
+
+
+def runs(
+    store: Store,
+    name: str,
+    role: Role,
+    tps: float,
+    *,
+    kind: Measurement = Measurement.EMULATED,
+    reads: str | None = None,
+    **spec: Any,
+) -> None:
+    """Three runs of one setting. `reads`: what plain decoding reads of its settings."""
+    speculative = role is Role.CONFIRM
+    candidate = None if role is Role.BASELINE else 3
+    for repeat, factor in enumerate((0.99, 1.0, 1.01)):
+        uid = f"{name}/{role}/{'plain' if candidate is None else candidate}/{repeat}/0"
+        made = make_spec(
+            uid,
+            study=name,
+            role=role,
+            candidate=candidate,
+            repeat=repeat,
+            speculative=speculative,
+            knobs={"budget": 22 if speculative else None},
+            **spec,
+        )
+        turns = tuple(make_turn(index, decode_ms=1e5 / (tps * factor * (1 + 0.1 * index))) for index in range(2))
+        store.begin(made, "me", comparability_key(made, DEVICE.name))
+        result = replace(make_result(uid, turns=turns), measurement=kind)
+        store.finish(result if reads is None else replace(result, environment={"plain_settings": reads}))
 
 
 @pytest.fixture
@@ -132,3 +146,28 @@ def test_the_command_prints_and_writes_the_page(store: Store, tmp_path: Path) ->
     refused = runner.invoke(app, ["compare", "old", "longer", *words])
     assert refused.exit_code == EXIT_UNDECIDED
     assert runner.invoke(app, ["compare", "old", "longer", "--force", *words]).exit_code == EXIT_OK
+
+
+@pytest.mark.parametrize("control", [None, 45.0, 35.0])
+def test_a_side_is_held_to_plain_decoding_with_its_own_settings(store: Store, control: float | None) -> None:
+    store.save_study(
+        StudyInfo(name="two", engine="emulator", measurement=Measurement.EMULATED, config={"n_trials": 4, "seed": 7})
+    )
+    runs(store, "two", Role.BASELINE, 40.0, reads="threads=1")
+    runs(store, "two", Role.CONFIRM, 50.0, reads="threads=2")
+    if control is not None:
+        runs(store, "two", Role.CONTROL, control, reads="threads=2")
+    found = compared(store, "old", "two").contrast
+    assert found.plain is not None
+    assert found.plain.ratio is not None
+    assert found.plain.ratio.value == pytest.approx(1.0)
+    assert found.relative is not None
+    assert found.relative.b is not None
+    assert found.relative.b.value == pytest.approx(50.0 / max(40.0, control or 0.0))
+    text = page(store, "old", "two")
+    assert ("† two: plain decoding ran with threads=1; the gain is not speculation's alone." in text) is (
+        control is None
+    )
+    assert (" † |" in text) is (control is None)
+    own = "two over plain: plain decoding with the setting's own threads=2, which is the faster one."
+    assert (own in text) is (control == 45.0)

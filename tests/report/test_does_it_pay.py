@@ -74,6 +74,22 @@ def test_verdicts_follow_the_interval(low: float | None, high: float | None, wor
     assert row.verdict == words
 
 
+def test_a_gain_over_plain_decoding_with_other_settings_is_no_win_of_speculations() -> None:
+    ratio = {"value": 1.3, "ci_low": 1.2, "ci_high": 1.4}
+    faster = dflash(130.0, speedup=ratio, plain_unlike=True, acceptance_length=1.0, step_ms=7.7)
+    faster["knobs"] = faster["knobs"] | {"threads": 2}
+    found = document("s", PLAIN, faster)
+    (row,) = does_it_pay.rows(found)
+    assert row.verdict == "undecided: plain decoding ran with other settings"
+    page = does_it_pay.markdown([found])
+    assert "| 1.30× † [1.20, 1.40] | **undecided: plain decoding ran with other settings** |" in page
+    assert "threads=2`" in page
+    assert does_it_pay.UNLIKE in page
+    slower = {"value": 0.8, "ci_low": 0.7, "ci_high": 0.9}
+    (row,) = does_it_pay.rows(document("s", PLAIN, dflash(80.0, speedup=slower, plain_unlike=False)))
+    assert row.verdict == "plain decoding wins"
+
+
 def test_a_study_without_plain_decoding_or_without_figures_has_no_row() -> None:
     assert does_it_pay.rows(document("s", dflash(80.0))) == []
     assert does_it_pay.rows(document("s", PLAIN, setting(0.0) | {"decode_tps": None})) == []

@@ -1,4 +1,5 @@
-"""Two studies, or two trials, figure by figure: ratios with intervals. Pure; imports `rows`, `intervals`, `noise`.
+"""Two studies, or two trials, figure by figure: ratios with intervals. Pure; imports `rows`, `intervals`,
+`likeness`, `noise`.
 
 A side is all rows of one study and, where only one trial of it is meant, that row. What may be ranked is decided by the
 comparability keys of the rows that are compared, never by their figures.
@@ -20,6 +21,7 @@ from dflash_sweep.analysis.intervals import (
     pooled_speedup,
     speedup,
 )
+from dflash_sweep.analysis.likeness import Reference, hardest, settings_of
 from dflash_sweep.analysis.noise import spreads
 from dflash_sweep.analysis.rows import (
     fair_runs,
@@ -42,12 +44,14 @@ class Side:
 
     `spread` and `plain_spread` are the noise of the study's repeats, None = it has none. `keys`: comparability keys of
     `rows` (one, unless a study's rows have several and its main ones could not be told). `column` holds the figure.
+    `rival`: the plain decoding that `rows` have to beat, their own control where that is the faster (see likeness).
     """
 
     name: str
     column: str
     rows: pd.DataFrame
     plain: pd.DataFrame
+    rival: Reference
     settings: pd.DataFrame
     spread: Spread | None
     plain_spread: Spread | None
@@ -125,17 +129,27 @@ def side(name: str, trials: pd.DataFrame, column: str, number: int | None = None
     """
     noise, plain_noise = spreads(trials, column)
     if number is None:
-        stratum = main_stratum(trials, column)
-        plain = _baseline(stratum)
-        fair = fair_runs(stratum[~is_plain(stratum)])
-        rows = _best(fair, column, sign) if len(fair) else plain
+        good = main_stratum(trials, column)
+        fair = fair_runs(good[~is_plain(good)])
+        rows = _best(fair, column, sign) if len(fair) else _baseline(good)
     else:
         keyed = with_keys(trials)
         rows = usable(keyed[keyed["number"] == number], column)
         good = usable(keyed, column)
-        plain = _baseline(good[good["stratum"].isin(rows["stratum"])])
-        fair = fair_runs(good[good["stratum"].isin(rows["stratum"]) & ~is_plain(good)])
-    return Side(name=name, column=column, rows=rows, plain=plain, settings=fair, spread=noise, plain_spread=plain_noise)
+        good = good[good["stratum"].isin(rows["stratum"])]
+        fair = fair_runs(good[~is_plain(good)])
+    plain = good[is_plain(good)]
+    rival = hardest(plain, settings_of(rows), numbers(plain, column), larger_is_better=sign > 0)
+    return Side(
+        name=name,
+        column=column,
+        rows=rows,
+        plain=_baseline(good),
+        rival=rival,
+        settings=fair,
+        spread=noise,
+        plain_spread=plain_noise,
+    )
 
 
 def _baseline(rows: pd.DataFrame) -> pd.DataFrame:
@@ -196,7 +210,7 @@ def _ratio(
 
 
 def _relative(a: Side, b: Side) -> Line | None:
-    """Each side over its own plain decoding, and the ratio of these ratios."""
+    """Each side over the plain decoding that it has to beat, and the ratio of these ratios."""
     parts = [_gain(side) for side in (a, b)]
     if parts[0] is None and parts[1] is None:
         return None
@@ -207,7 +221,7 @@ def _relative(a: Side, b: Side) -> Line | None:
 
 
 def _gain(one: Side) -> Interval | None:
-    plain = numbers(one.plain, one.column).dropna().tolist()
+    plain = numbers(one.rival.rows, one.column).dropna().tolist()
     return _ratio(plain, one.values, one.plain_spread, one.spread, 0.95) if plain and one.values else None
 
 

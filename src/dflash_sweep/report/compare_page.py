@@ -10,6 +10,7 @@ from dflash_sweep import metrics
 from dflash_sweep.analysis.change import change_words
 from dflash_sweep.analysis.contrast import Contrast, Line, Side
 from dflash_sweep.analysis.intervals import Interval
+from dflash_sweep.analysis.likeness import settings_of
 from dflash_sweep.differences import Difference, Effect
 from dflash_sweep.report.document import Block, Bullets, Document, Heading, Inline, Paragraph, Table, code, strong
 
@@ -106,7 +107,11 @@ def _main_table(page: Comparison) -> Table:
     if not (page.a.is_plain and page.b.is_plain):
         rows.append(_row(page, strong("the settings"), contrast.meant))
     if contrast.relative is not None:
-        rows.append(_row(page, "over plain", contrast.relative, ratios=True))
+        name, *figures, ratio = _row(page, "over plain", contrast.relative, ratios=True)
+        marked = [
+            f"{shown} †" if _unlike(page, *of) else shown for shown, of in zip(figures, _gains(page), strict=True)
+        ]
+        rows.append((name, *marked, ratio))
     if contrast.turns is not None and page.is_ranked:
         rows.append(("turn by turn", "", "", change_words(contrast.turns)))
     return Table(
@@ -118,6 +123,30 @@ def _main_table(page: Comparison) -> Table:
     )
 
 
+def _gains(page: Comparison) -> tuple[tuple[Side, Interval | None], ...]:
+    line = page.contrast.relative
+    return () if line is None else ((page.a, line.a), (page.b, line.b))
+
+
+def _unlike(page: Comparison, side: Side, gain: Interval | None) -> bool:
+    """Whether a side is better than plain decoding, which ran with other threads, caches or the like only."""
+    return not side.rival.alike and gain is not None and page.sign * (gain.value - 1) > 0
+
+
+def _rivals(page: Comparison) -> list[Inline]:
+    """What plain decoding ran with where that is not all the baseline's, or not the setting's own."""
+    notes: list[Inline] = []
+    for side, gain in _gains(page):
+        ran = settings_of(side.rival.rows) or "other settings"
+        if _unlike(page, side, gain):
+            notes.append(f"† {side.name}: plain decoding ran with {ran}; the gain is not speculation's alone.")
+        elif gain is not None and settings_of(side.plain) != settings_of(side.rival.rows):
+            notes.append(
+                f"{side.name} over plain: plain decoding with the setting's own {ran}, which is the faster one."
+            )
+    return notes
+
+
 def _sides(page: Comparison) -> tuple[str, str]:
     """Heads of both columns; the kind of numbers where it differs."""
     if page.kinds[0] == page.kinds[1]:
@@ -126,7 +155,7 @@ def _sides(page: Comparison) -> tuple[str, str]:
 
 
 def _notes(page: Comparison) -> list[Block]:
-    notes: list[Inline] = []
+    notes = _rivals(page)
     if page.contrast.turns is not None and page.is_ranked:
         notes.append(
             f"Turn by turn: over the {page.contrast.turns.n} turns of these two runs; how even the difference is, "

@@ -24,6 +24,7 @@ from dflash_sweep.report.writer import replace_file
 
 NAME = "does_it_pay"
 KINDS = {"dflash": "DFlash draft", "draft": "draft model", "ngram": "n-gram", "other": "speculation"}
+UNLIKE = "† Plain decoding ran with other settings only: the gain is not speculation's alone."
 _SHARED = ("threads", "threads_batch", "cache_type_k", "cache_type_v")
 
 
@@ -31,6 +32,7 @@ _SHARED = ("threads", "threads_batch", "cache_type_k", "cache_type_v")
 class Row:
     """The best setting of one kind in one study. Lengths are tokens per verify step; `speedup` is its rate over plain
     decoding's with a 95 % interval; None = not known or not enough runs. `needed`: step time / plain time per token.
+    `unlike`: it is faster than plain decoding, which ran with other threads, caches or the like only.
     """
 
     study: str
@@ -45,6 +47,7 @@ class Row:
     needed: float | None
     speedup: float | None
     speedup_interval: tuple[float, float] | None
+    unlike: bool = False
 
     @property
     def verdict(self) -> str:
@@ -52,6 +55,8 @@ class Row:
         if self.speedup_interval is None:
             return "undecided: too few runs"
         low, high = self.speedup_interval
+        if low > 1 and self.unlike:
+            return "undecided: plain decoding ran with other settings"
         return "speculation wins" if low > 1 else "plain decoding wins" if high < 1 else "undecided"
 
 
@@ -103,7 +108,9 @@ def _rank(entry: Mapping[str, Any]) -> tuple[bool, float]:
 
 def _row(document: Mapping[str, Any], kind: str, entry: Mapping[str, Any], plain: Mapping[str, Any]) -> Row:
     speedup = entry.get("speedup") or {}
-    own = {name: value for name, value in entry["knobs"].items() if name not in plain["knobs"] and value is not None}
+    own = {
+        name: value for name, value in entry["knobs"].items() if value is not None and value != plain["knobs"].get(name)
+    }
     return Row(
         study=str(document["study"]),
         kind=kind,
@@ -117,6 +124,7 @@ def _row(document: Mapping[str, Any], kind: str, entry: Mapping[str, Any], plain
         needed=_needed(entry, plain),
         speedup=speedup.get("value"),
         speedup_interval=_pair(speedup.get("ci_low"), speedup.get("ci_high")),
+        unlike=bool(entry.get("plain_unlike")),
     )
 
 
@@ -130,9 +138,10 @@ def _needed(entry: Mapping[str, Any], plain: Mapping[str, Any]) -> float | None:
 
 
 def _times_plain(row: Row) -> str:
+    mark = " †" if row.unlike else ""
     if row.speedup_interval is None:
-        return f"{factor(row.speedup)} (one run)" if row.n == 1 else factor(row.speedup)
-    return f"{factor(row.speedup)} {interval(*row.speedup_interval)}"
+        return f"{factor(row.speedup)}{mark} (one run)" if row.n == 1 else f"{factor(row.speedup)}{mark}"
+    return f"{factor(row.speedup)}{mark} {interval(*row.speedup_interval)}"
 
 
 def _facts(document: Mapping[str, Any]) -> dict[str, str]:
@@ -174,6 +183,8 @@ def markdown(documents: Sequence[Mapping[str, Any]]) -> str:
     lines += [
         "Intervals are 95 % over runs; n counts runs. Figures of different studies were measured one after another."
     ]
+    if any(row.unlike for document in documents for row in rows(document)):
+        lines += ["", UNLIKE]
     if same:
         lines += ["", "The same for all: " + "; ".join(f"{name}: {value}" for name, value in same.items()) + "."]
     return "\n".join(lines) + "\n"
@@ -200,6 +211,8 @@ def draw(documents: Sequence[Mapping[str, Any]]) -> Figure | None:
         "Does speculation pay?",
         "A bar that passes its diamond beats plain decoding; one that ends before it loses.",
     )
+    if any(row.unlike for row, _ in shown):
+        subtitle += f" {UNLIKE}"
     figure = style.sheet(stamp, title, subtitle, body_in=0.35 + 0.52 * len(shown), legend=legend)
     axes = figure.subplots()
     for y, (row, note) in enumerate(shown):
