@@ -16,7 +16,17 @@ COMMANDS = {"traces/cli.py", "emulator/cli.py"}
 HOMES = {
     "ray": {"ray_pool"},
     # showcase: what people look at, never a tell
-    "optuna": {"study", "optuna_rows", "samplers", "grid", "hill_climb", "showcase"},
+    "optuna": {
+        "study",
+        "optuna_rows",
+        "optuna_storage",
+        "samplers",
+        "levelling",
+        "importance",
+        "grid",
+        "hill_climb",
+        "showcase",
+    },
     "optuna_dashboard": {"showcase"},
     "plotly": {"showcase"},
     "sqlalchemy": {"store", "tables", "migrations", "lease", "raw_rows", "optuna_rows", "upgrades", "consistency"},

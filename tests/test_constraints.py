@@ -136,7 +136,7 @@ def test_an_outcome_holds_every_objective_and_every_limit() -> None:
     rules = Constraints(parse({"vram_mib": "<= 10"}))
     trial = run(0, peak_memory_mib=5.0)
     assert outcome(trial, [trial], ("decode_tps", "vram_mib"), rules) == Outcome(
-        values=(100.0, 5.0), violations={"vram_mib": -0.5}
+        values=(100.0, 5.0), violations={"vram_mib": -0.5}, device="Test card"
     )
     assert outcome(trial, [trial], ("decode_tps", "joules_per_token"), rules) == (
         "joules_per_token is not known: Test card does not tell its power"

@@ -64,13 +64,16 @@ def test_a_candidate_without_one_of_the_objectives_is_no_finalist() -> None:
     assert finalists([unknown, run(1, 90)], "decode_tps") == [0, 1]
 
 
-def test_candidates_of_a_slower_card_are_measured_by_the_best_of_that_card() -> None:
-    def on(trial: StoredTrial, name: str) -> StoredTrial:
-        device = replace(trial.result.device, name=name)
-        return replace(trial, result=replace(trial.result, device=device))
+def on_card(trial: StoredTrial, name: str) -> StoredTrial:
+    return replace(trial, result=replace(trial.result, device=replace(trial.result.device, name=name)))
 
-    # the big card: 100, 90; the small one: 50, 48: each as shares of their best 1.0, 0.9 and 1.0, 0.96
-    trials = [on(run(0, 100), "big"), on(run(1, 90), "big"), on(run(2, 50), "small"), on(run(3, 48), "small")]
+
+def test_candidates_of_unlike_cards_are_compared_on_one_scale() -> None:
+    # over their card's middle (94.9 and 49.0): 1.05, 0.95, 1.02 and 0.98
+    trials = [
+        on_card(run(0, 100), "big"), on_card(run(1, 90), "big"), on_card(run(2, 50), "small"),
+        on_card(run(3, 48), "small"),
+    ]  # fmt: skip
     assert finalists(trials, count=3) == [0, 2, 3]
     assert finalists([run(0, 100), run(1, 90), run(2, 50)], count=3) == [0, 1]  # one kind of card: 50 is hopeless
 
@@ -114,3 +117,22 @@ def test_a_candidate_far_behind_plain_decoding_is_not_held_against_more_of_it() 
     confirm = run(4, 200.0, candidate=7, role=Role.CONFIRM)
     assert not standing.may_beat_plain([*trials, confirm], 7, "decode_tps")  # the answer stays what it was
     assert standing.may_beat_plain(trials[2:], 7, "decode_tps")
+
+
+def test_of_unlike_cards_the_best_is_the_one_furthest_above_its_own_plain_decoding() -> None:
+    """Fast card: plain 100, candidate 1: 120. Slow card: plain 50, candidate 2: 70 (1.4 times plain)."""
+    plain: dict[str, Any] = {"role": Role.BASELINE, "candidate": None, "speculative": False}
+    trials = [
+        on_card(run(10, 100, **plain), "fast"), on_card(run(11, 50, **plain), "slow"),
+        on_card(run(1, 120), "fast"), on_card(run(2, 70), "slow"),
+    ]  # fmt: skip
+    best = standing.best(trials, "decode_tps")
+    assert best is not None
+    assert (best.candidate, best.device) == (2, "slow")
+    assert [best.value, best.plain, best.gain] == pytest.approx([70.0, 50.0, 1.4])
+    without = standing.best([trials[0], *trials[2:]], "decode_tps")  # the slow card's plain decoding is not known
+    assert without is not None
+    assert (without.candidate, without.device) == (1, "fast")
+    alone = standing.best([trials[0], trials[2]], "decode_tps")
+    assert alone is not None
+    assert alone.device is None

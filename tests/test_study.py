@@ -150,7 +150,7 @@ def test_a_value_told_under_another_writers_long_lock_arrives(url: str) -> None:
 
 
 def test_a_lock_that_stays_is_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_sweep.study._LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("dflash_sweep.optuna_storage.LOCK_TIMEOUT_S", 0.1)
     study = open_study(url)
     asked = study.ask({})
     assert asked is not None

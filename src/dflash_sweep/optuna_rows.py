@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import inspect
 
 from dflash_sweep.errors import StorageError
+from dflash_sweep.optuna_storage import storage_for
 from dflash_sweep.store import Store
 
 STUDIES_TABLE = "studies"
@@ -79,9 +80,7 @@ def delete(store: Store, name: str) -> None:
 @contextmanager
 def _storage(store: Store) -> Iterator[optuna.storages.RDBStorage]:
     """Optuna's way into the database, for the block; it leaves no connection behind."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    options = {"connect_args": {"timeout": 60.0}} if store.url.startswith("sqlite") else {}
-    storage = optuna.storages.RDBStorage(store.url, engine_kwargs=options)
+    storage = storage_for(store.url)
     try:
         yield storage
     finally:

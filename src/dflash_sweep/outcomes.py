@@ -15,10 +15,14 @@ from dflash_sweep.records import StoredTrial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One value per objective, and how far each limit is exceeded (0 or less = kept; see `constraints.Limit`)."""
+    """One value per objective, and how far each limit is exceeded (0 or less = kept; see `constraints.Limit`).
+
+    `device`: name of the card that it was measured on.
+    """
 
     values: tuple[float, ...]
     violations: Mapping[str, float] = field(default_factory=dict)
+    device: str = ""
 
     @property
     def feasible(self) -> bool:
@@ -44,4 +48,4 @@ def outcome(
     check = constraints.check(trial, trials)
     if check.unknown:
         return check.unknown[0]
-    return Outcome(values=tuple(values), violations=check.violations)
+    return Outcome(values=tuple(values), violations=check.violations, device=trial.result.device.name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 
 from dflash_sweep import metrics
 from dflash_sweep.analysis.intervals import log_mean_interval, speedup
-from dflash_sweep.analysis.smoothing import smoothed
+from dflash_sweep.analysis.smoothing import group_levels, smoothed
 from dflash_sweep.objective import figure, front, sign
 from dflash_sweep.records import Knobs, Role, StoredTrial
 from dflash_sweep.study import point_key
@@ -30,14 +31,32 @@ def best(trials: Sequence[StoredTrial], objective: str, ineligible: Collection[i
     held-out turns are never pooled with those of the search. The gain is over the better of the baseline and plain
     decoding with the leader's own threads, cache types and the like (see controls); None where the leader is better
     than the baseline and there is no such plain decoding: nobody knows whose gain that is.
+
+    Cards of several names each have their own best. Of these it is the one furthest above its card's plain decoding,
+    where that is known of each; else the best figure.
     """
     turns = trials[-1].trace_sha256 if trials else ""
+    cards: dict[str, list[StoredTrial]] = {}
+    for trial in trials:
+        if trial.trace_sha256 == turns:
+            cards.setdefault(trial.result.device.name, []).append(trial)
+    each = [(name, own) for name, runs in cards.items() if (own := _best_of_card(runs, objective, ineligible))]
+    if len(each) < 2:
+        return each[0][1] if each else None
+    ratios = [own.value / own.plain if own.plain else None for _, own in each]
+    merits = [own.value for _, own in each] if None in ratios else [ratio for ratio in ratios if ratio is not None]
+    place = max(range(len(each)), key=lambda place: sign(objective) * merits[place])
+    return replace(each[place][1], device=each[place][0])
+
+
+def _best_of_card(trials: Sequence[StoredTrial], objective: str, ineligible: Collection[int]) -> Best | None:
+    """The best of runs on the same turns and on cards of one name, see `best`."""
     runs: dict[int, list[float]] = {}
     plain: dict[str | None, list[float]] = {}
     reads: dict[int, str | None] = {}
     for trial in trials:
         measured = value(trial, objective)
-        if measured is None or trial.role is Role.RERUN or trial.trace_sha256 != turns:
+        if measured is None or trial.role is Role.RERUN:
             continue
         settings = trial.result.environment.get("plain_settings")
         if not trial.speculative:
@@ -80,13 +99,13 @@ def finalists(
     """Who is measured again: the best candidates of the search by the first objective, none of them hopeless, and of
     several objectives as many again from the front; equal servers appear once. Who is `ineligible` never does.
 
-    Candidates measured on devices of several names are each compared with the best of their own device. The figures
+    Candidates measured on cards of several names are brought to one scale first, the knobs held equal. The figures
     are smoothed (see analysis.smoothing): of many single runs the best is the luckiest.
     """
     found = {trial.candidate: trial for trial in trials if _may_be_finalist(trial, objectives, ineligible)}
     searched = {number: trial for number, trial in found.items() if number is not None}
     runs = {number: [trial, *_again(trial, trials, objectives)] for number, trial in searched.items()}
-    points = _within_devices(runs, objectives)
+    points = _levelled(runs, objectives)
     lead = sign(objectives[0])
     settings = {number: found[number].knobs for number in points}
     figures = smoothed(
@@ -128,28 +147,21 @@ def _again(first: StoredTrial, trials: Sequence[StoredTrial], objectives: Sequen
     ]  # fmt: skip
 
 
-def _within_devices(
-    found: Mapping[int, Sequence[StoredTrial]], objectives: Sequence[str]
-) -> dict[int, tuple[float, ...]]:
-    """Candidate → the means of its runs; where there are several names of devices, as shares of the best on the same
-    one."""
+def _levelled(found: Mapping[int, Sequence[StoredTrial]], objectives: Sequence[str]) -> dict[int, tuple[float, ...]]:
+    """Candidate → the means of its runs; of cards of several names, as multiples of what an average setting gives on
+    the card it ran on (see `analysis.smoothing.group_levels`)."""
     points = {
         number: tuple(fmean(figures) for figures in zip(*(_values(trial, objectives) for trial in runs), strict=True))
         for number, runs in found.items()
     }
-    devices = {number: runs[0].result.device.name for number, runs in found.items()}
-    if len(set(devices.values())) < 2:
+    cards = [runs[0].result.device.name for runs in found.values()]
+    if len(set(cards)) < 2 or any(figure <= 0 for point in points.values() for figure in point):
         return points
-    best = {
-        name: [
-            max((points[number][place] for number in points if devices[number] == name), key=lambda v: sign(goal) * v)
-            for place, goal in enumerate(objectives)
-        ]
-        for name in devices.values()
-    }
+    settings = [runs[0].knobs for runs in found.values()]
+    levels = [group_levels(settings, column, cards) for column in zip(*points.values(), strict=True)]
     return {
-        number: tuple(own / most if most else own for own, most in zip(values, best[devices[number]], strict=True))
-        for number, values in points.items()
+        number: tuple(figure / math.exp(level[card]) for figure, level in zip(point, levels, strict=True))
+        for (number, point), card in zip(points.items(), cards, strict=True)
     }
 
 

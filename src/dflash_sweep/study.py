@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -19,13 +17,15 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from dflash_sweep.errors import ConfigError, FailureKind, StorageError
 from dflash_sweep.foretelling import best_unmeasured
+from dflash_sweep.importance import axis_importance
+from dflash_sweep.levelling import DEVICE, Levelled, levelled
+from dflash_sweep.optuna_storage import opened
 from dflash_sweep.outcomes import Outcome
 from dflash_sweep.records import Knobs, KnobValue
 from dflash_sweep.samplers import (
@@ -41,20 +41,10 @@ from dflash_sweep.seeds import derive
 from dflash_sweep.space import Axis, SearchSpace
 
 _LOG = logging.getLogger(__name__)
-_LOCK_TIMEOUT_S = 60.0
-"""How long a read or a write waits for another process's lock on an SQLite file before it gives up."""
-
-_CREATE_ATTEMPTS = 6
-_MADE_BY_ANOTHER = ("UNIQUE constraint failed", "already exists", "duplicate key", "no such table")
-"""What SQLite and PostgreSQL say where another process makes the same tables at the same moment."""
-
 _MAX_DUPLICATES = 5
 """Asks in a row that may repeat a known point before an unmeasured one is taken at random."""
 _MAX_PASSED_OVER = 1000
 """The same for a policy that goes through points one by one."""
-_IMPORTANCE_MIN_TRIALS = 10
-"""Below this many candidates the best tenth is a single one."""
-
 EffectivePoint = Callable[[Knobs], Knobs]
 PointKey = tuple[tuple[str, str], ...]
 Known = Mapping[PointKey, Outcome | None]
@@ -85,15 +75,13 @@ class Study:
         """Open or create the study. `directions`: maximize or minimize, one an objective. Raises StorageError on a
         conflict with what is stored, ConfigError for a sampler that cannot do this; before anything runs."""
         check_choice(sampler, space, objectives=len(directions), constrained=constrained)
-        warnings.filterwarnings("ignore", category=ExperimentalWarning)
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = space
         self._url = url
         self._effective = effective
         self._owner = owner
         self._distributions = {axis.name: distribution(axis) for axis in space.axes}
         try:
-            self._study = _opened(url, name, directions)
+            self._study = opened(url, name, directions)
         except Exception as error:
             raise StorageError(f"storage.url={url}: Optuna cannot use this database: {_first_line(error)}") from error
         self._check_stored(name, directions)
@@ -125,7 +113,7 @@ class Study:
             number = next((trial.number for trial in trials if trial.state is TrialState.WAITING), len(trials))
         measured = len(self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
         choice = self._sampler if measured >= MIN_MEASURED else untaught(self._sampler)
-        self._study.sampler = make_sampler(choice, derive(self._seed, "sampler", number), self.space)
+        self._study.sampler = Levelled(make_sampler(choice, derive(self._seed, "sampler", number), self.space))
         self._rng = random.Random(derive(self._seed, "fallback", number))
 
     def check(self, point: Knobs) -> None:
@@ -178,7 +166,9 @@ class Study:
         waiting = any(trial.state is TrialState.WAITING for trial in trials)
         if not every or waiting or len(self._study.directions) > 1 or len(trials) % every != every - 1:
             return None
-        finished = [trial for trial in trials if trial.state.is_finished() and "duplicate" not in trial.user_attrs]
+        finished = [
+            trial for trial in levelled(trials) if trial.state.is_finished() and "duplicate" not in trial.user_attrs
+        ]
         return best_unmeasured(
             self.space,
             [
@@ -250,6 +240,8 @@ class Study:
         with self._usable():
             try:
                 self._set_attributes(number, attributes)
+                if outcome is not None and outcome.device:
+                    self._set_attributes(number, {DEVICE: outcome.device})
                 if outcome is not None:
                     self._set_constraints(number, outcome.violations)
                 self._study.tell(number, None if outcome is None else list(outcome.values), state=state)
@@ -306,21 +298,8 @@ class Study:
         return drawn
 
     def importance(self) -> dict[str, float]:
-        """Axis → importance by PED-ANOVA (Watanabe et al., IJCAI 2023), summing to 1; empty if too few candidates.
-
-        It compares where the best candidates lie with where all lie, so it needs no model; noise counts too. Of several
-        objectives it takes the first.
-        """
-        done = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        if len(done) < _IMPORTANCE_MIN_TRIALS or len({trial.values[0] for trial in done}) < 2:
-            return {}
-        sign = -1.0 if self._study.directions[0] is StudyDirection.MAXIMIZE else 1.0
-        several = len(self._study.directions) > 1
-        target = (lambda trial: sign * trial.values[0]) if several else None  # it takes small values for good ones
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # it says so each time
-            found = get_param_importances(self._study, evaluator=PedAnovaImportanceEvaluator(), target=target)
-        return {name: float(share) for name, share in found.items() if math.isfinite(share)}
+        """See `importance.axis_importance`."""
+        return axis_importance(self._study)
 
     def set_metric_names(self, names: Sequence[str]) -> None:
         self._study.set_metric_names(list(names))
@@ -340,28 +319,6 @@ class Study:
         for name, beyond in violations.items():
             if name not in stored:
                 trial.set_constraint(name, beyond)
-
-
-def _opened(url: str, name: str, directions: Sequence[str]) -> optuna.Study:
-    """The study, loaded or created. Optuna makes its tables without a lock: one of several drivers that start together
-    on a new database may find them half made, and tries again."""
-    for attempt in range(_CREATE_ATTEMPTS):
-        try:
-            return optuna.create_study(
-                storage=optuna.storages.RDBStorage(url, engine_kwargs=_engine_options(url)),
-                study_name=name,
-                directions=[StudyDirection[direction.upper()] for direction in directions],
-                load_if_exists=True,
-            )
-        except Exception as error:
-            if attempt + 1 == _CREATE_ATTEMPTS or not any(sign in str(error) for sign in _MADE_BY_ANOTHER):
-                raise
-            time.sleep(0.1 * 2**attempt)
-    raise AssertionError("unreachable")
-
-
-def _engine_options(url: str) -> dict[str, object]:
-    return {"connect_args": {"timeout": _LOCK_TIMEOUT_S}} if url.startswith("sqlite") else {}
 
 
 def _kept(trial: optuna.trial.FrozenTrial) -> float | None:

@@ -14,7 +14,7 @@ class Best:
 
     `gain` is the ratio to `plain`, the figure of plain decoding; None where plain decoding is not measured (`plain`
     None too) or did not run with the candidate's own threads, cache types and the like. Its ends None = a single run
-    on either side.
+    on either side. `device`: the name of the card it is the best on, where there are cards of several names; else None.
     """
 
     candidate: int
@@ -26,6 +26,7 @@ class Best:
     gain: float | None = None
     gain_low: float | None = None
     gain_high: float | None = None
+    device: str | None = None
 
 
 class Watcher(Protocol):

@@ -232,7 +232,8 @@ def _best_words(best: Best | None, texts: Texts) -> str:
         return ""
     ends = "" if best.low is None or best.high is None else f" [{best.low:.2f}, {best.high:.2f}]"
     plain = "" if best.plain is None else f"; {texts('plain')}: {best.plain:.2f}"
-    return f"#{best.candidate}: {best.value:.2f}{ends} {best.unit}{plain}"
+    card = f" ({best.device})" if best.device else ""
+    return f"#{best.candidate}{card}: {best.value:.2f}{ends} {best.unit}{plain}"
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import io
 import json
 import mimetypes
 import uuid
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,9 +19,11 @@ from typing import Any
 
 import optuna
 from optuna.artifacts import ArtifactMeta, FileSystemArtifactStore
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna_dashboard import get_note, save_note, save_plotly_graph_object
+
+from dflash_sweep import optuna_storage
 
 OWN_WORDS = "\n\n---\n\n*What you write below this line is kept.*\n"
 """The end of every note of ours."""
@@ -40,11 +41,8 @@ its study's."""
 
 
 def storage_for(url: str) -> RDBStorage:
-    """Optuna's tables in this database. Its warnings about experimental functions are no news to users."""
-    warnings.filterwarnings("ignore", category=ExperimentalWarning)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    options = {"connect_args": {"timeout": _LOCK_TIMEOUT_S}} if url.startswith("sqlite") else {}
-    return RDBStorage(url, engine_kwargs=options)
+    """Optuna's tables in this database, for pages and pictures."""
+    return optuna_storage.storage_for(url, lock_timeout_s=_LOCK_TIMEOUT_S)
 
 
 class OptunaSide:

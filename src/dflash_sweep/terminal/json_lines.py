@@ -114,7 +114,7 @@ class JsonLines:
             },
             best=None if best is None else {
                 "candidate": best.candidate, "value": best.value, "low": best.low, "high": best.high,
-                "gain": best.gain, "gain_low": best.gain_low, "gain_high": best.gain_high,
+                "gain": best.gain, "gain_low": best.gain_low, "gain_high": best.gain_high, "device": best.device,
             },
             plain=None if best is None else best.plain,
             phase=board.phase_name,

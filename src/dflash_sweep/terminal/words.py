@@ -109,7 +109,8 @@ def best_pieces(best: Best | None) -> list[str]:
     if best is None:
         return ["no candidate yet"]
     ends = f" {interval(best.low, best.high)}" if best.low is not None and best.high is not None else ""
-    pieces = [f"#{best.candidate}: {rate(best.value)} {best.unit}{ends}"]
+    card = f" on {best.device}" if best.device else ""
+    pieces = [f"#{best.candidate}{card}: {rate(best.value)} {best.unit}{ends}"]
     if best.plain is None:
         return pieces
     if best.gain is None:
