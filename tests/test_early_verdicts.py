@@ -1,10 +1,10 @@
-"""Conclusions between two phases: new ones once, alarms only where they hold, and no harm done by a broken one."""
+"""Conclusions while a study runs: new ones once, alarms only where they hold, and no harm done by a broken one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_sweep.early_verdicts import EarlyVerdicts
+from dflash_sweep.early_verdicts import LEAST_PAUSE_S, SHARE, EarlyVerdicts
 from dflash_sweep.records import Verdict, VerdictStatus
 from dflash_sweep.watcher import Silent
 from fakes.scenes import spec, trial
@@ -79,3 +79,48 @@ def test_a_defect_in_a_conclusion_does_not_end_the_study() -> None:
     watcher.finished(trial(0), 25.0, None)
     watcher.phase("search", 3)
     assert listener.told == ["search"]
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_within_a_phase_the_rows_are_judged_after_a_pause_and_only_where_no_server_is_busy() -> None:
+    listener, clock = Listener(), Clock()
+
+    def judge() -> list[Verdict]:
+        clock.now_s += 3.0
+        return [found("setting_not_applied", HOLDS), found("drift", HOLDS)]
+
+    watcher = EarlyVerdicts(listener, judge, clock)
+
+    def run(number: int, seconds: float) -> None:
+        watcher.started(spec(number))
+        clock.now_s += seconds
+        watcher.finished(trial(number), 25.0, None)
+
+    run(0, LEAST_PAUSE_S - 1)
+    assert listener.told == []
+    run(1, 2)
+    assert listener.told == [("setting_not_applied", "study", HOLDS)]  # and no drift: that waits for the phase's end
+    watcher.phase("confirm", 3)
+    assert listener.told[1:] == [("drift", "study", HOLDS), "confirm"]
+
+    looked = clock.now_s
+    listener.told.clear()
+    watcher._told.clear()
+    run(2, 3.0 / SHARE - 1)  # judging took 3 s: the next look is 150 s later
+    assert listener.told == []
+    watcher.started(spec(3))
+    watcher.started(spec(4))
+    clock.now_s = looked + 3.0 / SHARE + 1
+    watcher.finished(trial(3), 25.0, None)
+    assert listener.told == []  # trial 4 is being measured
+    watcher.finished(trial(4), 25.0, None)
+    assert listener.told == [("setting_not_applied", "study", HOLDS)]
