@@ -11,6 +11,7 @@ import pytest
 
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import Device, Failure, Role, StoredTrial
+from dflash_sweep.report import timeline
 from dflash_sweep.report.answer import answer
 from dflash_sweep.report.failures import failure_blocks
 from dflash_sweep.report.material import collect
@@ -75,6 +76,9 @@ def test_an_early_stop_is_told_apart_from_a_failure(build_study: Builder, build_
     text = str(failure_blocks(material, EN, "measured"))
     assert ("No run failed, of 2" in text) is (kind is FailureKind.PRUNED)
     assert ("1 search runs were stopped early" in text) is (kind is FailureKind.PRUNED)
+    bars = timeline.spans(material)
+    assert bars["stopped"].tolist() == [False, kind is FailureKind.PRUNED]
+    assert bars["failed"].tolist() == [False, kind is not FailureKind.PRUNED]
 
 
 def test_throttled_runs_are_named(build_study: Builder, build_runs: Any) -> None:

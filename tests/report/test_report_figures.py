@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dflash_sweep import metrics
-from dflash_sweep.records import StoredTrial, Verdict, VerdictStatus
+from dflash_sweep.records import Role, StoredTrial, Verdict, VerdictStatus
 from dflash_sweep.report import (
     acceptance,
     axis_curves,
@@ -296,6 +296,11 @@ def test_timeline_has_a_bar_a_trial(material: Material) -> None:
     # loading 4 s + replay 55 s
     assert set(rows["length_s"]) == {59.0}
     assert rows["start_s"].min() == 0
+    plain = [trial for trial in material.stored if not trial.speculative]
+    assert {trial.role for trial in plain} == {Role.BASELINE, Role.CANARY, Role.CONFIRM}
+    # plain decoding in the confirm blocks is a baseline
+    canaries = sum(trial.role is Role.CANARY for trial in plain)
+    assert rows["role"].value_counts()["baseline"] == len(plain) - canaries
 
 
 def test_repeats_put_plain_decoding_first(material: Material) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dflash_sweep.analysis.rows import is_plain
+from dflash_sweep.analysis.rows import is_plain, stopped_early
 from dflash_sweep.report import style
 from dflash_sweep.report.drift import elapsed_h
 from dflash_sweep.report.material import Material
@@ -13,21 +13,26 @@ from dflash_sweep.report.objective_history import ROLE_MARKS
 from dflash_sweep.report.texts import Texts
 
 MAX_WORKERS = 24
+FAILED, STOPPED = ("////", style.VERMILION), ("....", style.BLUE)
+"""Hatch and edge of bars without a figure."""
 
 
 def spans(material: Material) -> pd.DataFrame:
-    """Rows with a start time and a duration: worker, role, failed, start_s and length_s (load time included)."""
+    """Rows with a start time and a duration: worker, role, failed, stopped (early, which is no failure), start_s and
+    length_s (load time included). Plain decoding in the confirm blocks counts as baseline, the best so far again as
+    search."""
     rows = material.trials
     rows = rows[rows["started_utc"].astype(bool) & rows["wall_s"].notna()]
     hours = elapsed_h(rows["started_utc"]) if len(rows) else None
     if hours is None:
-        return pd.DataFrame(columns=["worker", "role", "failed", "start_s", "length_s"])
+        return pd.DataFrame(columns=["worker", "role", "failed", "stopped", "start_s", "length_s"])
     length = rows["wall_s"].astype(float) + rows["load_s"].astype(float).fillna(0.0)
-    canary = (rows["role"] == "canary") & ~is_plain(rows)  # the best so far again: a run of the search
-    role = rows["role"].where(~canary, "search")
+    plain, stopped = is_plain(rows), stopped_early(rows)
+    role = rows["role"].where(plain | (rows["role"] != "canary"), "search")
+    role = role.where(~plain | (role != "confirm"), "baseline")
     return pd.DataFrame(
-        {"worker": rows["worker"].replace("", "?"), "role": role, "failed": rows["failure_kind"].notna(),
-         "start_s": hours * 3600, "length_s": length}
+        {"worker": rows["worker"].replace("", "?"), "role": role, "failed": rows["failure_kind"].notna() & ~stopped,
+         "stopped": stopped, "start_s": hours * 3600, "length_s": length}
     )  # fmt: skip
 
 
@@ -42,7 +47,9 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     roles = [role for role, _, _ in ROLE_MARKS if role in set(rows["role"])]
     legend: style.Legend = [(style.swatch(colours[role]), texts(f"role.{role}")) for role in roles]
     if rows["failed"].any():
-        legend.append((style.swatch(style.PAPER, "////", style.VERMILION), texts("legend.failed_run")))
+        legend.append((style.swatch(style.PAPER, *FAILED), texts("legend.failed_run")))
+    if rows["stopped"].any():
+        legend.append((style.swatch(style.PAPER, *STOPPED), texts("legend.stopped", count=int(rows["stopped"].sum()))))
     body = 0.6 + 0.34 * len(workers)
     figure = style.sheet(stamp, texts("fig.timeline.title"), texts("fig.timeline.see"), body_in=body, legend=legend,
                          legend_columns=5)  # fmt: skip
@@ -50,10 +57,11 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     scale, unit = (60.0, "axis.minutes") if rows["start_s"].max() < 3 * 3600 else (3600.0, "axis.hours")
     for y, worker in enumerate(workers):
         for _, row in rows[rows["worker"] == worker].iterrows():
-            failed = bool(row["failed"])
+            colour, hatch, edge = colours[row["role"]], "", style.PAPER
+            if row["failed"] or row["stopped"]:
+                colour, (hatch, edge) = style.PAPER, FAILED if row["failed"] else STOPPED
             axes.barh(y, row["length_s"] / scale, left=row["start_s"] / scale, height=0.62, linewidth=0.5,
-                      color=style.PAPER if failed else colours[row["role"]], hatch="////" if failed else "",
-                      edgecolor=style.VERMILION if failed else style.PAPER)  # fmt: skip
+                      color=colour, hatch=hatch, edgecolor=edge)  # fmt: skip
     axes.set_yticks(range(len(workers)), [names.get(worker, worker) for worker in workers])
     axes.set_ylim(len(workers) - 0.5, -0.5)
     axes.set_xlim(left=0)
