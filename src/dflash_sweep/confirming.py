@@ -1,6 +1,6 @@
 """The confirm phase of a study: who is measured again, in which blocks, and what they allow to say.
 
-Imports `standing`, `jobs`, `controls`, `runner`, `analysis.confirm`.
+Imports `standing`, `jobs`, `controls`, `runner`, `analysis.decision`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from dflash_sweep import controls, standing
-from dflash_sweep.analysis import confirm, eligibility
+from dflash_sweep.analysis import eligibility
+from dflash_sweep.analysis.decision import Decision
 from dflash_sweep.constraints import Constraints
 from dflash_sweep.frames import trial_frame, turn_frame
 from dflash_sweep.jobs import ConfirmPhase, Job, confirm_blocks, different_devices, unfinished
@@ -103,7 +104,7 @@ class Confirming:
             self._context.engine, preflight.engine, preflight.build, plain=preflight.plain, finalists=finalists
         )
 
-    def decision(self) -> confirm.Decision:
+    def decision(self) -> Decision:
         """What the blocks so far allow to say, of the candidates that keep the constraints."""
         settings = self._context.settings
         return eligibility.decide_among(

@@ -1,13 +1,12 @@
 """Who won, from interleaved confirm blocks: a winner with an interval, or the settings that cannot be told apart.
 
-Imports `rows`, `intervals`, `flattery`, `rivals`. Pure: the driver calls it after each block and goes on until
-`finished`.
+Imports `blocks`, `decision`, `flattery`, `intervals`, `rivals`, `rows`. Pure: the driver calls it after each block and
+goes on until `finished`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,56 +14,16 @@ import pandas as pd
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
-from dflash_sweep.analysis import staleness
+from dflash_sweep.analysis.blocks import block_table, cards_per_block, present
+from dflash_sweep.analysis.decision import BEST_MEAN, Decision, worded
 from dflash_sweep.analysis.flattery import flattery, lowered
-from dflash_sweep.analysis.intervals import Interval, log_mean_interval
-from dflash_sweep.analysis.rivals import PLAIN, Rivals, otherwise, rivals
-from dflash_sweep.analysis.rows import is_plain, knobs_of, numbers, objective_column, setting_text, usable, with_keys
-from dflash_sweep.analysis.sentences import Sentence, listed, say, together
-from dflash_sweep.records import Knobs
+from dflash_sweep.analysis.intervals import log_mean_interval
+from dflash_sweep.analysis.rivals import Rivals, otherwise, rivals
+from dflash_sweep.analysis.rows import is_plain, numbers, objective_column, usable
+from dflash_sweep.analysis.sentences import say, together
 
 MIN_BLOCKS = 2
 """Nothing is decided on one block: it holds one run of each setting."""
-
-BEST_MEAN = "best mean"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What the confirm blocks allow to say.
-
-    `outcome`: winner (one setting is better than every other finalist), not_distinguishable or not_enough_data.
-    `winner` is a candidate number; `contenders` are the settings that may be the best, best mean first (only the winner
-    if there is one). `cheapest` is the contender to take when they cannot be told apart, by the figure in
-    `cheapest_by`. `value` is the mean of the winner (else of the best contender) and `speedup` its ratio to plain
-    decoding over the same blocks, both adjusted for the number of finalists and looks (half of the level is for which
-    setting, half for plain decoding) and lowered by what chance adds to the best of several (see `flattery`). Where
-    plain decoding also ran with the setting's own threads, cache types and the like (role control) and was faster so,
-    that is what it is compared with: `control` holds its knobs, `apart` those that the baseline has otherwise.
-    `unlike`: the settings of plain decoding where all of it ran with others than the setting's own (see likeness), so
-    that the gain may be theirs; None = it did not. `beats_plain`: by these intervals, None = undecided, unlike, or no
-    plain rows. `finished`: another planned block would not be used. With one of `finalists` nothing is better
-    than but plain decoding. `devices`: where the blocks ran on devices of several names, the decision of each; the
-    whole then has a winner only if it is the same on all of them, and no figure of its own.
-    """
-
-    outcome: str
-    statement: str
-    winner: int | None = None
-    contenders: tuple[int, ...] = ()
-    cheapest: int | None = None
-    cheapest_by: str | None = None
-    value: Interval | None = None
-    speedup: Interval | None = None
-    control: Knobs | None = None
-    apart: Knobs = field(default_factory=dict)
-    unlike: str | None = None
-    beats_plain: bool | None = None
-    blocks: int = 0
-    finalists: int = 0
-    alpha: float = 0.05
-    finished: bool = False
-    devices: tuple[tuple[str, Decision], ...] = ()
 
 
 def look_alpha(look: int, planned: int | None, alpha: float = 0.05, step: int = 1) -> float:
@@ -101,7 +60,7 @@ def decide(
     Pass `planned_blocks` whenever this is called after each block: each look then spends its share of α only.
     """
     sign = -1.0 if direction == "minimize" else 1.0
-    trials = _present(trials)
+    trials = present(trials)
     column = objective_column(trials, objective)
     confirm = trials[trials["role"].map(str) == "confirm"] if len(trials) else trials
     rows = usable(confirm, column)
@@ -117,7 +76,7 @@ def decide(
     if rows.empty:
         return Decision(outcome="not_enough_data", statement=say("No confirm run finished."), finished=False)
     beside = usable(trials[trials["role"].map(str) == "control"], column)
-    table = _cells(pd.concat([rows, beside]) if len(beside) else rows, column, sign)
+    table = block_table(pd.concat([rows, beside]) if len(beside) else rows, column, sign)
     finalists = [name for name in table.columns if not isinstance(name, str)]
     blocks = int(table[finalists].notna().all(axis=1).sum()) if finalists else 0
     if blocks < MIN_BLOCKS:
@@ -131,44 +90,10 @@ def decide(
             contenders=tuple(int(name) for name in finalists),
             blocks=blocks,
         )
-    cards = _cards(rows)
+    cards = cards_per_block(rows)
     planned_blocks = None if planned_blocks is None else planned_blocks * cards
     spent = look_alpha(blocks, planned_blocks, alpha, cards)
     return _judge(rows, beside, table, finalists, column, sign, spent, blocks, planned_blocks)
-
-
-def _present(trials: pd.DataFrame) -> pd.DataFrame:
-    """Without rows from before a change of the ground, as soon as there are confirm rows from after it."""
-    if trials.empty:
-        return trials
-    marks = trials["stale"] if "stale" in trials.columns else staleness.stale(trials)
-    fresh = trials[marks.isna()]
-    return fresh if (fresh["role"].map(str) == "confirm").any() else trials
-
-
-def _cells(rows: pd.DataFrame, column: str, sign: float) -> pd.DataFrame:
-    """Blocks × settings of signed log figures (larger = better); columns as `_column_name` has them."""
-    names = [_column_name(row) for _, row in rows.iterrows()]
-    frame = pd.DataFrame(
-        {
-            "block": rows["repeat"].map(str) + "/" + with_keys(rows)["stratum"],
-            "name": pd.Series(names, index=rows.index, dtype=object),
-            "log": sign * np.log(numbers(rows, column)),
-        }
-    )
-    if not _nested(rows):
-        frame["log"] -= _device_effect(frame, rows["device_uuid"].map(str))
-    return frame.pivot_table(index="block", columns="name", values="log", aggfunc="mean", sort=False)
-
-
-def _nested(rows: pd.DataFrame) -> bool:
-    """Whether each block ran on one device, so that comparing within blocks compares within devices."""
-    return bool((rows.groupby("repeat")["device_uuid"].nunique(dropna=False) <= 1).all())
-
-
-def _cards(rows: pd.DataFrame) -> int:
-    """How many devices each planned block was run on."""
-    return max(1, rows["device_uuid"].nunique()) if _nested(rows) else 1
 
 
 def _together(devices: tuple[tuple[str, Decision], ...]) -> Decision:
@@ -192,27 +117,6 @@ def _together(devices: tuple[tuple[str, Decision], ...]) -> Decision:
         finished=all(decision.finished for decision in parts),
         devices=devices,
     )
-
-
-def _column_name(row: pd.Series) -> Any:
-    """A finalist's number; PLAIN; a control's own name."""
-    if bool(row["speculative"]):
-        return int(row["candidate"])
-    return PLAIN if str(row["role"]) == "confirm" else f"control {int(row['candidate'])}"
-
-
-def _device_effect(frame: pd.DataFrame, device: pd.Series) -> pd.Series:
-    """How much faster each run's device is than the average one, settings and blocks held equal; 0 for one device.
-
-    The blocks of several workers spread over several cards, which are never equal.
-    """
-    if device.nunique() < 2:
-        return pd.Series(0.0, index=frame.index)
-    devices = pd.get_dummies(device, dtype=float)
-    held = pd.get_dummies(frame[["name", "block"]].astype(str), dtype=float)
-    design = np.hstack([devices.to_numpy(), held.to_numpy()])
-    effects = (np.linalg.pinv(design) @ frame["log"].to_numpy())[: devices.shape[1]]
-    return pd.Series(devices.to_numpy() @ (effects - effects.mean()), index=frame.index)
 
 
 def _judge(
@@ -252,7 +156,7 @@ def _judge(
         alpha=alpha,
         finished=_finished(won, plain, blocks, planned),
     )
-    return _worded(decision, rows, column, len(finalists))
+    return worded(decision, rows)
 
 
 def _finished(won: bool, plain: Rivals, blocks: int, planned: int | None) -> bool:
@@ -305,55 +209,3 @@ def _cheapest(rows: pd.DataFrame, contenders: list[Any]) -> tuple[Any, str]:
         if all(np.isfinite(mean) for mean in means.values()) and len(set(means.values())) > 1:
             return min(contenders, key=lambda name: means[name]), words
     return contenders[0], BEST_MEAN
-
-
-def _worded(decision: Decision, rows: pd.DataFrame, column: str, finalists: int) -> Decision:
-    names = {number: _named(rows, number) for number in decision.contenders}
-    if decision.winner is not None:
-        one, several = say("it was the only finalist"), "better than each of {count} other finalists"
-        text = say(
-            "Winner: {setting}, {rivals} over {blocks} blocks; {speed}.",
-            setting=names[decision.winner],
-            rivals=one if finalists == 1 else say(several, count=finalists - 1),
-            blocks=decision.blocks,
-            speed=_speed_words(decision),
-        )
-    else:
-        text = say(
-            "Not distinguishable after {blocks} blocks: these {count} settings: {settings}. Take {cheapest} ({why}); "
-            "{speed}.",
-            blocks=decision.blocks,
-            count=len(names),
-            settings=listed(names.values(), "; "),
-            cheapest=names[decision.cheapest] if decision.cheapest is not None else say("any"),
-            why=say(decision.cheapest_by or BEST_MEAN),
-            speed=_speed_words(decision),
-        )
-    return replace(decision, statement=text)
-
-
-def _named(rows: pd.DataFrame, number: int) -> Sentence:
-    row = rows[rows["candidate"] == number].iloc[0]
-    return say("candidate {number} ({setting})", number=number, setting=setting_text(knobs_of(row)))
-
-
-def _speed_words(decision: Decision) -> Sentence:
-    gain = decision.speedup
-    if gain is None:
-        return say("no plain rows in the blocks")
-    no_ends = gain.low is None or gain.high is None
-    known = {
-        True: say("faster than plain decoding"),
-        False: say("slower than plain decoding"),
-        None: say("plain decoding undecided"),
-    }
-    like = setting_text(decision.apart) if decision.apart else decision.unlike or ""
-    if decision.unlike is not None and gain.excludes(1.0):
-        known[None] = say("how much of that is speculation's is not known, plain decoding did not run like it")
-    return say(
-        "{ratio:.3f} times plain decoding{like} {ends}: {outcome}",
-        ratio=gain.value,
-        like=say(" with {setting}", setting=like) if like else "",
-        ends=say("no interval") if no_ends else f"[{gain.low:.3f}, {gain.high:.3f}]",
-        outcome=known[decision.beats_plain],
-    )

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pandas as pd
 
 from dflash_sweep import equality, metrics
-from dflash_sweep.analysis.confirm import Decision, decide
+from dflash_sweep.analysis.confirm import decide
+from dflash_sweep.analysis.decision import Decision
 from dflash_sweep.analysis.outputs import hashed
 from dflash_sweep.analysis.rows import is_plain, numbers
 from dflash_sweep.analysis.sentences import Sentence, say, together

@@ -1,7 +1,7 @@
 """The one sentence a study was run for, and the command that follows from it.
 
-Imports `analysis.confirm`, `records` and `report` siblings. A winner is named only from interleaved confirm blocks; the
-highest figure of a search is never called one.
+Imports `analysis.decision`, `records` and `report` siblings. A winner is named only from interleaved confirm blocks;
+the highest figure of a search is never called one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from dflash_sweep.analysis import confirm, eligibility, rows
+from dflash_sweep.analysis import eligibility, rows
+from dflash_sweep.analysis.decision import Decision
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.records import Knobs, StoredTrial, VerdictStatus
 from dflash_sweep.report.candidate import Candidate
@@ -44,7 +45,7 @@ class Answer:
     numbers: tuple[int, ...] = ()
 
 
-def decision(material: Material) -> confirm.Decision:
+def decision(material: Material) -> Decision:
     """What the confirm blocks of the study's own rows allow to say, looked at as often as the study looked at them."""
     return eligibility.decision(material.confirmed, material.turns, material.study)
 
@@ -81,7 +82,7 @@ def _barred_late(material: Material) -> dict[int, str]:
     return {number: why for number, why in material.barred.items() if number in again}
 
 
-def _decided(material: Material, texts: Texts, reached: confirm.Decision) -> Answer:
+def _decided(material: Material, texts: Texts, reached: Decision) -> Answer:
     if reached.devices:
         return _by_device(material, texts, reached)
     if reached.outcome == "winner" and (found := _numbered(material, reached.winner)):
@@ -91,7 +92,7 @@ def _decided(material: Material, texts: Texts, reached: confirm.Decision) -> Ans
     return _search_only(material, texts)
 
 
-def _by_device(material: Material, texts: Texts, reached: confirm.Decision) -> Answer:
+def _by_device(material: Material, texts: Texts, reached: Decision) -> Answer:
     """Devices of several names: what each decided. Advice only where all of them agree; no figure is pooled."""
     numbers = tuple(sorted(int(number) for number in material.trials.loc[_confirm_rows(material), "number"]))
     statement = translated(reached.statement, texts.lang)
@@ -134,7 +135,7 @@ def _ends(value: Interval, texts: Texts) -> str:
 
 def _gain(gain: Interval | None, texts: Texts, apart: Knobs | None = None, unlike: str | None = None) -> str:
     """`apart`: the knobs of a control that the baseline has otherwise; `unlike`: the settings of plain decoding where
-    it had none of the setting's own (see `confirm.Decision`)."""
+    it had none of the setting's own (see `decision.Decision`)."""
     if gain is None:
         return texts("answer.no_plain")
     fields = {"factor": factor(gain.value), "ends": _ends(gain, texts)}
@@ -166,7 +167,7 @@ def _none_eligible(material: Material, texts: Texts) -> Answer:
     )  # fmt: skip
 
 
-def _winner(material: Material, texts: Texts, reached: confirm.Decision, found: Candidate) -> Answer:
+def _winner(material: Material, texts: Texts, reached: Decision, found: Candidate) -> Answer:
     fields = {
         "name": setting_name(found, texts, material), "blocks": reached.blocks,
         "gain": _gain(reached.speedup, texts, reached.apart, reached.unlike),
@@ -182,7 +183,7 @@ def _winner(material: Material, texts: Texts, reached: confirm.Decision, found: 
     )  # fmt: skip
 
 
-def _tie(material: Material, texts: Texts, reached: confirm.Decision, found: Candidate) -> Answer:
+def _tie(material: Material, texts: Texts, reached: Decision, found: Candidate) -> Answer:
     fields = {
         "names": ", ".join(texts("candidate", number=number) for number in reached.contenders),
         "count": len(reached.contenders), "blocks": reached.blocks, "name": setting_name(found, texts, material),
@@ -199,7 +200,7 @@ def _tie(material: Material, texts: Texts, reached: confirm.Decision, found: Can
     )  # fmt: skip
 
 
-def _plain_wins(material: Material, statement: str, numbers: tuple[int, ...], reached: confirm.Decision) -> Answer:
+def _plain_wins(material: Material, statement: str, numbers: tuple[int, ...], reached: Decision) -> Answer:
     plain = material.control(reached.control) if reached.control is not None else material.baseline
     assert plain is not None, "plain decoding cannot win unmeasured"
     return Answer(
