@@ -243,6 +243,17 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     assert run.stderr == ""
 
 
+@pytest.mark.parametrize("word", ["study_name=../../escaped", "study_name=a/b", "study_name=", "n_trials=-1"])
+def test_a_refused_command_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    (tmp_path / "in" / "side").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "in" / "side")
+    assert app.main(["+study=ddtree", word]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {word.partition('=')[0]}=")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["in", "side"]
+
+
 # ---------------------------------------------------------------- XDG
 
 

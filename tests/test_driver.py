@@ -291,10 +291,29 @@ def test_a_seed_study_that_is_not_stored_is_named(bench: Callable[..., Bench]) -
     assert one.specs == []
 
 
-def test_a_seed_point_outside_of_the_space_is_named_before_anything_runs(bench: Callable[..., Bench]) -> None:
+def test_a_seed_point_that_a_changed_space_does_not_hold_is_left_out_and_named(bench: Callable[..., Bench]) -> None:
     one = bench()
-    with pytest.raises(ConfigError, match="seed point: budget=23 is not a value of its axis"):
-        one.drive(*ONE_AXIS[:6], "seed_points=[{budget: 23}]")
+    given = (
+        *ONE_AXIS[:6],
+        "space.budget=choice(8,16)",
+        "seed_points=[{budget: 22}, {budget: 16, top_k: 4}, {top_k: 1}]",
+    )
+    with one.context(*given) as context:
+        assert context.preflight.seed_points == ({"budget": 16},)
+        assert context.preflight.warnings[-3:] == (
+            "seed_points[0] is left out: budget=22 is not on its axis (8, 16)",
+            "seed_points[1].top_k is left out: not an axis of this space",
+            "seed_points[2].top_k is left out: not an axis of this space",
+        )
+    info = one.drive(*given, "n_trials=1", "phases=[calibrate,search]")
+    assert [seed["point"] for seed in info.provenance.get("seeds", [{"point": {"budget": 16}}])] == [{"budget": 16}]
+    assert next(spec.knobs["budget"] for spec in one.specs if spec.role is Role.SEARCH) == 16
+
+
+def test_a_misspelt_seed_point_starts_nothing(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    with pytest.raises(ConfigError, match=r"seed_points\[0\].*budgett"):
+        one.drive(*ONE_AXIS[:6], "seed_points=[{budgett: 22}]")
     assert one.specs == []
 
 

@@ -276,7 +276,9 @@ def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
         if _needs_check(plain_words):
             cfg = compose_overrides(plain_words, own)
             _study_chosen(cfg)
-            settings.merge(cfg)
+            merged = settings.merge(cfg)
+            if merged.rerun.trial is None and merged.rerun.study is None:
+                settings.check(merged)  # before Hydra makes the run's folder, whose name is the study's
             GlobalHydra.instance().clear()
         sys.argv = [sys.argv[0], *words]
         os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints a page of its own and ends the process

@@ -65,9 +65,6 @@ class Driver:
         searching = "search" in self._settings.phases and self._settings.config.n_trials
         self._seeds = seeding.seeds(self._context)
         study = opening.search_study(self._context, self._owner) if searching else None
-        if study is not None:
-            for seed in self._seeds:
-                study.check(seed.point)
         self._open(stored)
         try:
             self._phases(study)

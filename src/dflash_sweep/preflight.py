@@ -5,7 +5,7 @@ Returns one record that the driver and the terminal share. Raises ConfigError (o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -99,6 +99,28 @@ def bind_knobs(engine: Engine, knobs: Knobs, where: str) -> Knobs:
     return {name: bind_value(_definition(engine, name, where), value, where) for name, value in knobs.items()}
 
 
+def fitting(space: SearchSpace, seeds: Sequence[Knobs]) -> tuple[tuple[Knobs, ...], tuple[str, ...]]:
+    """The seed points as points of the space, and in words what of them is none.
+
+    A study's own seed points stay where its space is changed on the command line: a knob that is no axis any more is
+    left out of its point, a point with a value that its axis has not is left out.
+    """
+    axes, kept, words = {axis.name: axis for axis in space.axes}, [], []
+    for place, seed in enumerate(seeds):
+        point = {name: value for name, value in seed.items() if name in axes}
+        words += [
+            f"seed_points[{place}].{name} is left out: not an axis of this space" for name in seed if name not in point
+        ]
+        off = [(name, value) for name, value in point.items() if not axes[name].contains(value)]
+        words += [
+            f"seed_points[{place}] is left out: {name}={value} is not on its axis ({axes[name].allowed})"
+            for name, value in off[:1]
+        ]
+        if point and not off:
+            kept.append(point)
+    return tuple(kept), tuple(words)
+
+
 def bind_options(engine: Engine, settings: EngineSettings) -> EngineSettings:
     """The settings with each option in its declared type. Raises ConfigError."""
     by_name = {definition.name: definition for definition in engine.options}
@@ -162,7 +184,8 @@ def examine(
     bound = SearchSpace(axes=tuple(bind_axis(engine, axis) for axis in space.axes))
     fixed = bind_knobs(engine, fixed, "fixed")
     plain = {**fixed, **bind_knobs(engine, plain, "plain")}
-    seeds = tuple(bind_knobs(engine, point, f"seed_points[{index}]") for index, point in enumerate(seed_points))
+    bound_seeds = [bind_knobs(engine, point, f"seed_points[{index}]") for index, point in enumerate(seed_points)]
+    seeds, misfits = fitting(bound, bound_seeds)
     trace = limit_turns(traces.load(traces.resolve(trace_path)), max_turns)
     if objective_needs_text and trace.header.content_kind != "real":
         raise ConfigError(
@@ -192,7 +215,7 @@ def examine(
         effective_points=len(distinct) if small else None,
         dead_axes=_dead_axes(engine, bound, fixed, points),
         impossible=impossible,
-        warnings=tuple(f"trace: {loss}" for loss in trace.header.losses),
+        warnings=(*(f"trace: {loss}" for loss in trace.header.losses), *misfits),
     )
 
 

@@ -69,7 +69,8 @@ def _one_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _check(config: Config) -> None:
+def check(config: Config) -> None:
+    """Raises ConfigError for a value that no study can have, whatever its engine and trace."""
     plain = OmegaConf.structured(config)
     for key, allowed in CHOICES.items():
         value = OmegaConf.select(plain, key)
@@ -223,7 +224,7 @@ def seed_point(index: int, value: object) -> Knobs:
 def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: int) -> Settings:
     """A composed Hydra configuration → Settings. Nothing is started or written. Raises ConfigError."""
     config = merge(cfg)
-    _check(config)
+    check(config)
     engine = engine_settings(config.engine, launch_dir)
     replay = config.replay
     space_section: dict[str, str | KnobValue] = dict(config.space)

@@ -40,6 +40,13 @@ class Axis:
         """True if the values are numbers, so that neighbours mean something."""
         return self.values is None or (len(self.values) > 1 and all(_is_number(value) for value in self.values))
 
+    @property
+    def allowed(self) -> str:
+        """Its values in words."""
+        if self.values is None:
+            return f"{self.low:g} to {self.high:g}"
+        return ", ".join(str(value) for value in self.values)
+
     def contains(self, value: KnobValue) -> bool:
         """True if a point may hold this value on this axis."""
         if self.values is not None:

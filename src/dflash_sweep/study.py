@@ -38,7 +38,7 @@ from dflash_sweep.samplers import (
     untaught,
 )
 from dflash_sweep.seeds import derive
-from dflash_sweep.space import Axis, SearchSpace
+from dflash_sweep.space import SearchSpace
 
 _LOG = logging.getLogger(__name__)
 _MAX_DUPLICATES = 5
@@ -123,7 +123,7 @@ class Study:
             if axis is None:
                 raise ConfigError(f"seed point: {name!r} is not an axis; axes: {', '.join(self._distributions)}")
             if not axis.contains(value):
-                raise ConfigError(f"seed point: {name}={value!r} is not a value of its axis ({_words_of(axis)})")
+                raise ConfigError(f"seed point: {name}={value!r} is not a value of its axis ({axis.allowed})")
 
     def enqueue(self, point: Knobs) -> None:
         """Have this point asked next. Raises ConfigError if it is not a point of the space."""
@@ -349,7 +349,3 @@ def _words(found: BaseDistribution) -> str:
     if isinstance(found, FloatDistribution):
         return f"{found.low:g} to {found.high:g}{' (log)' if found.log else ''}"
     return str(found)
-
-
-def _words_of(axis: Axis) -> str:
-    return _words(distribution(axis))

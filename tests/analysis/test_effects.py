@@ -105,7 +105,9 @@ def test_saturation_needs_an_acceptance_length_that_stops_rising() -> None:
     (verdict,) = [v for v in axis_verdicts.saturation(list(effects.values()), evidence) if v.subject == "budget"]
     assert verdict.status is VerdictStatus.HOLDS
     assert verdict.details["knee"] == 24
-    assert "from 24 on more brings nothing" in verdict.statement
+    # said of the value that the objective was compared at, and no more of the acceptance length than was shown
+    assert verdict.statement.startswith("budget: above 24 more brings nothing")
+    assert "no further rise is sure" in verdict.statement
 
 
 def test_an_axis_that_moves_the_acceptance_only_is_undecided_not_dead() -> None:

@@ -216,12 +216,12 @@ def _saturated(effect: AxisEffect, evidence: Evidence) -> Verdict | None:
     status = FAILS if gains else HOLDS if small else UNKNOWN
     loses = say(" (larger values lose)") if (high < 1 if evidence.sign > 0 else low > 1) else ""
     template = {
-        HOLDS: "{axis}: from {value} on more brings nothing{loses}. The acceptance length stops rising there "
-        "({acceptance} against smaller values), and {objective} above {compared} is {change} against {compared}.",
-        FAILS: "{axis}: {objective} still gains above {compared} ({change}), though the acceptance length stops rising "
-        "at {value}.",
-        UNKNOWN: "{axis}: the acceptance length stops rising at {value}, but what {objective} does above {compared} is "
-        "undecided ({change}).",
+        HOLDS: "{axis}: above {compared} more brings nothing{loses}: {objective} there is {change} against {compared}. "
+        "The acceptance length is {acceptance} from {value} on against smaller values; no further rise is sure.",
+        FAILS: "{axis}: {objective} still gains above {compared} ({change}), though no further rise of the acceptance "
+        "length is sure from {value} on.",
+        UNKNOWN: "{axis}: from {value} on no further rise of the acceptance length is sure, but what {objective} does "
+        "above {compared} is undecided ({change}).",
     }[status]
     words = say(
         template,

@@ -58,7 +58,9 @@ def worded(decision: Decision, rows: pd.DataFrame) -> Decision:
     if decision.winner is not None:
         one, several = say("it was the only finalist"), "better than each of {count} other finalists"
         text = say(
-            "Winner: {setting}, {rivals} over {blocks} blocks; {speed}.",
+            "Best finalist: {setting}, {rivals} over {blocks} blocks, but {speed}."
+            if decision.beats_plain is False
+            else "Winner: {setting}, {rivals} over {blocks} blocks; {speed}.",
             setting=names[decision.winner],
             rivals=one if decision.finalists == 1 else say(several, count=decision.finalists - 1),
             blocks=decision.blocks,
@@ -66,8 +68,8 @@ def worded(decision: Decision, rows: pd.DataFrame) -> Decision:
         )
     else:
         text = say(
-            "Not distinguishable after {blocks} blocks: these {count} settings: {settings}. Take {cheapest} ({why}); "
-            "{speed}.",
+            "Not distinguishable after {blocks} blocks: these {count} settings: {settings}. Take {cheapest} ({why}). "
+            "The best of them: {speed}.",
             blocks=decision.blocks,
             count=len(names),
             settings=listed(names.values(), "; "),

@@ -121,24 +121,27 @@ def setting_name(entry: Candidate, texts: Texts, material: Material) -> str:
     return texts("named", head=head, knobs=knobs) if knobs and entry.speculative else head
 
 
-def _figure(value: Interval | None, unit: str, texts: Texts) -> str:
+def _figure(value: Interval | None, unit: str, texts: Texts, over: str = "ends") -> str:
     if value is None:
         return f"— {unit}"
-    return texts("figure", value=f"{rate(value.value)} {unit}", ends=_ends(value, texts))
+    return texts("figure", value=f"{rate(value.value)} {unit}", ends=_ends(value, texts, over))
 
 
-def _ends(value: Interval, texts: Texts) -> str:
+def _ends(value: Interval, texts: Texts, over: str) -> str:
+    """`over`: the text for what the level holds for; "ends" = this figure alone, "ends_all" = all that was compared."""
     if value.low is None or value.high is None:
         return texts("no_interval")
-    return texts("ends", ends=interval(value.low, value.high))
+    return texts(over, ends=interval(value.low, value.high))
 
 
-def _gain(gain: Interval | None, texts: Texts, apart: Knobs | None = None, unlike: str | None = None) -> str:
+def _gain(
+    gain: Interval | None, texts: Texts, apart: Knobs | None = None, unlike: str | None = None, over: str = "ends"
+) -> str:
     """`apart`: the knobs of a control that the baseline has otherwise; `unlike`: the settings of plain decoding where
     it had none of the setting's own (see `decision.Decision`)."""
     if gain is None:
         return texts("answer.no_plain")
-    fields = {"factor": factor(gain.value), "ends": _ends(gain, texts)}
+    fields = {"factor": factor(gain.value), "ends": _ends(gain, texts, over)}
     if unlike is not None:
         return texts("answer.gain_unlike", settings=unlike, **fields)
     if not apart:
@@ -170,8 +173,8 @@ def _none_eligible(material: Material, texts: Texts) -> Answer:
 def _winner(material: Material, texts: Texts, reached: Decision, found: Candidate) -> Answer:
     fields = {
         "name": setting_name(found, texts, material), "blocks": reached.blocks,
-        "gain": _gain(reached.speedup, texts, reached.apart, reached.unlike),
-        "figure": _figure(reached.value, material.metric.unit, texts),
+        "gain": _gain(reached.speedup, texts, reached.apart, reached.unlike, "ends_all"),
+        "figure": _figure(reached.value, material.metric.unit, texts, "ends_all"),
     }  # fmt: skip
     if reached.beats_plain is False and material.baseline is not None:
         return _plain_wins(material, texts("answer.plain_wins", **fields), found.numbers, reached)
@@ -188,7 +191,7 @@ def _tie(material: Material, texts: Texts, reached: Decision, found: Candidate) 
         "names": ", ".join(texts("candidate", number=number) for number in reached.contenders),
         "count": len(reached.contenders), "blocks": reached.blocks, "name": setting_name(found, texts, material),
         "reason": texts(f"cheapest.{(reached.cheapest_by or 'best mean').replace(' ', '_')}"),
-        "gain": _gain(reached.speedup, texts, reached.apart, reached.unlike),
+        "gain": _gain(reached.speedup, texts, reached.apart, reached.unlike, "ends_all"),
     }  # fmt: skip
     entries = [entry for number in reached.contenders if (entry := _numbered(material, number))]
     numbers = tuple(sorted({number for entry in entries for number in entry.numbers}))
@@ -218,7 +221,8 @@ def _search_only(material: Material, texts: Texts) -> Answer:
     bound = material.verdict("structural_bound")
     repeated = next((entry for entry in material.eligible if entry.n > 1), best)
     if plain is not None and bound is not None and bound.status is VerdictStatus.HOLDS:
-        return _plain_wins_search(material, texts, repeated, "answer.plain_beats_space")
+        key = "answer.plain_beats_space" if repeated.n > 1 else "answer.plain_beats_space_once"
+        return _plain_wins_search(material, texts, repeated, key)
     return Answer(
         outcome="search_only", statement=texts("answer.search_only", **_search_fields(material, texts, best)), run=best,
         value=best.result, speedup=best.gain, n=best.n, numbers=best.numbers,

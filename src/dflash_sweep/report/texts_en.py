@@ -150,6 +150,7 @@ TEXTS: dict[str, str] = {
     "dead_lead": ": largest difference of two values, with its interval, for ",
     "dead_leave": " (leave it at {value})",
     "ends": "95 % interval {ends}",
+    "ends_all": "{ends}, 95 % over all finalists and looks",
     "no_interval": "one run, no interval",
     "stamp": "study {study} · {engine} · {count} trials",
     "kind.measured": "Measured: real processes on the device named below.",
@@ -194,7 +195,9 @@ TEXTS: dict[str, str] = {
     "answer.plain_beats_search": "Plain decoding wins: even the highest figure of the search, {name} with "
     "{figure}, n = {n}, is {gain}.",
     "answer.plain_beats_space": "Plain decoding wins for every value of these axes (structural bound, below). The best "
-    "setting is {name}: {figure}, n = {n}; {gain}.",
+    "setting with more than one run is {name}: {figure}, n = {n}; {gain}.",
+    "answer.plain_beats_space_once": "Plain decoding wins for every value of these axes (structural bound, below). "
+    "The highest figure is {name}: {figure}, n = {n}; {gain}.",
     "answer.tie": "No single winner: after {blocks} interleaved blocks these {count} settings cannot be told "
     "apart: {names}. Take {name}: {reason}. The best of them reaches {gain}.",
     "answer.search_only": "No winner is named: nothing was measured again in interleaved blocks. The highest "

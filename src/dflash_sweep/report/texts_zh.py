@@ -143,6 +143,7 @@ TEXTS: dict[str, str] = {
     "dead_lead": "（两个取值之间的最大差别及其区间）：",
     "dead_leave": "（保持 {value}）",
     "ends": "95 % 区间 {ends}",
+    "ends_all": "{ends}，对所有决选者与各次检查合计 95 %",
     "no_interval": "只有一次运行，没有区间",
     "stamp": "研究 {study} · {engine} · {count} 次试验",
     "kind.measured": "实测：在下面所列设备上的真实进程。",
@@ -179,7 +180,9 @@ TEXTS: dict[str, str] = {
     "answer.plain_beats_tie": "普通解码更快：最好的 {count} 个推测配置（{names}）彼此无法区分，其中最好的{gain}，"
     "共 {blocks} 个交错区组。",
     "answer.plain_beats_search": "普通解码更快：即使搜索中的最高值 {name}（{figure}，n = {n}）也只{gain}。",
-    "answer.plain_beats_space": "无论这些轴取何值，都是普通解码更快（见下面的结构上限）。最好的配置"
+    "answer.plain_beats_space": "无论这些轴取何值，都是普通解码更快（见下面的结构上限）。运行过不止一次的"
+    "配置中最好的是 {name}：{figure}，n = {n}；{gain}。",
+    "answer.plain_beats_space_once": "无论这些轴取何值，都是普通解码更快（见下面的结构上限）。最高的数字"
     "是 {name}：{figure}，n = {n}；{gain}。",
     "answer.tie": "没有唯一的胜出者：经过 {blocks} 个交错区组，这 {count} 个配置无法区分：{names}。"
     "建议用 {name}：{reason}。"

@@ -76,7 +76,7 @@ class OptunaSide:
         for trial in self.study.get_trials(deepcopy=False):
             if trial.user_attrs.get("duplicate"):
                 yield trial.number, None
-            elif problem := trial.user_attrs.get("problem"):
+            elif "trial" not in trial.user_attrs and (problem := trial.user_attrs.get("problem")):
                 yield trial.number, str(problem)
 
     # ------------------------------------------------------------ notes
