@@ -97,8 +97,19 @@ def test_stage_attribution_gives_share_and_amdahl() -> None:
     # 2.5 tokens in 40 ms = 62.5 tok/s; half of the drafting gone: 25 ms = 100 tok/s; all of it: 10 ms = 250 tok/s
     assert draft.details["halved_tps"] == pytest.approx(100, rel=0.02)
     assert draft.details["removed_tps"] == pytest.approx(250, rel=0.03)
+    assert draft.statement.startswith("draft_ms: 30.")
+    assert "ms a step of candidate 0," in draft.statement
     single = stage_attribution(gather(table(rows[:1]), no_turns(), study()))[0]
     assert single.status is VerdictStatus.NOT_ENOUGH_DATA
+
+
+def test_sentences_are_about_the_best_finalist_not_the_most_measured_setting() -> None:
+    often = [stages(i, 30, 10, 0.0, knobs={"budget": 8}, candidate=1) for i in range(6)]
+    fast = [stages(10 + i, 20, 10, 0.0, knobs={"budget": 16}, candidate=2, role="confirm") for i in range(2)]
+    slow = [stages(20 + i, 25, 10, 0.0, knobs={"budget": 22}, candidate=3, role="confirm") for i in range(3)]
+    draft, _ = stage_attribution(gather(table([*often, *slow, *fast]), no_turns(), study()))
+    assert "of candidate 2," in draft.statement
+    assert draft.details["ms_per_step"] == pytest.approx(20.0)
 
 
 def test_prefill_bounds_what_decode_tuning_can_bring() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import Device, Failure, Role, StoredTrial
-from dflash_sweep.report import timeline
+from dflash_sweep.report import settings_table, timeline
 from dflash_sweep.report.answer import answer
 from dflash_sweep.report.failures import failure_blocks
 from dflash_sweep.report.material import collect
@@ -92,3 +92,19 @@ def test_throttled_runs_are_named(build_study: Builder, build_runs: Any) -> None
     text = str(failure_blocks(material, EN, "measured"))
     assert "1 runs were measured while the device slowed down" in text
     assert "slowed down" not in str(failure_blocks(collect(build_study(), rows, ()), EN, "measured"))
+
+
+def test_finalists_are_in_the_table_however_many_single_runs_look_better(build_study: Builder, build_runs: Any) -> None:
+    make, _ = build_runs
+    rows = blocks_on(build_runs, {"Card": {1: 9.0, 2: 9.5}})
+    card = {"comparability_key": "k Card", "device": rows[0].result.device}
+    rows += [
+        make(random.Random(1), len(rows) + number, {"target_feat_ctx": 64, "budget": 8, "proposal_temp": 0.1 * number},
+             turns=2, verify_ms=4.0 + 0.1 * number, candidate=10 + number, role=Role.SEARCH, **card)
+        for number in range(10)
+    ]  # fmt: skip
+    material = collect(build_study(), rows, ())
+    assert {entry.number for entry in material.finalists} == {1, 2}
+    shown = [entry.number for entry in settings_table.chosen(material)]
+    assert {1, 2, None} <= set(shown)
+    assert len(shown) == settings_table.MAX_ROWS + 1

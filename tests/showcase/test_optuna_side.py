@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import optuna
 import plotly.graph_objects as go
@@ -28,6 +29,20 @@ def side(url: str, study: optuna.Study, tmp_path: Path) -> OptunaSide:
 def test_a_study_that_optuna_does_not_have_is_a_key_error(side: OptunaSide) -> None:
     with pytest.raises(KeyError):
         OptunaSide(side.storage, "other", Path("nowhere"))
+
+
+def test_a_trial_that_ran_and_failed_is_not_one_that_never_ran(study: optuna.Study, side: OptunaSide) -> None:
+    attributes: tuple[dict[str, Any], ...] = (
+        {"problem": "budget > 32 needs more memory"},
+        {"trial": 7, "failure": "out_of_memory", "problem": "out_of_memory: cudaMalloc failed"},
+        {"duplicate": True},
+    )
+    for own in attributes:
+        asked = study.ask()
+        for name, value in own.items():
+            asked.set_user_attr(name, value)
+        study.tell(asked, state=optuna.trial.TrialState.PRUNED)
+    assert list(side.not_run()) == [(0, "budget > 32 needs more memory"), (2, None)]
 
 
 def test_what_people_write_below_the_line_is_kept(study: optuna.Study, side: OptunaSide) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,22 @@ def test_the_advised_setting_and_plain_decoding_are_always_in_the_table() -> Non
     names = [line.split()[0] for line in shown(settings=settings)]
     assert "#42" in names
     assert "plain" in names
+
+
+def test_finalists_come_before_single_runs_that_look_better() -> None:
+    lucky = [setting(f"#{number}", 90.0 - number) for number in range(4)]
+    again = [replace(setting(f"#{number}", 60.0 - number), finalist=True) for number in (7, 8)]
+    settings = (*lucky, *again, setting("plain decoding", 20.0, speculative=False))
+    names = [line.split()[0] for line in shown(settings=settings)]
+    assert [name for name in names if name.startswith("#")][-3:] == ["#0", "#7", "#8"]
+
+
+def test_the_weightiest_conclusion_has_its_line_beside_a_long_command() -> None:
+    command = shlex.join(["server", *(f"--option-{number:02d}={'x' * 60}" for number in range(9))])
+    lines = shown(command=command, statement="word " * 40)
+    assert len(lines) <= MOST_LINES
+    assert "● Finding 0 holds." in lines
+    assert any("plain" in line for line in lines)
 
 
 WORDS = st.lists(st.text(st.sampled_from("abc/-. "), min_size=1, max_size=70), min_size=1, max_size=60)

@@ -14,7 +14,7 @@ from dflash_sweep.analysis import levels as lv
 from dflash_sweep.analysis.evidence import HOLDS, Evidence, between, committed_per_step, from_interval, unknown
 from dflash_sweep.analysis.intervals import Interval, ratio_interval
 from dflash_sweep.analysis.rows import numbers, short_setting
-from dflash_sweep.analysis.sentences import say, together
+from dflash_sweep.analysis.sentences import Sentence, say, together
 from dflash_sweep.records import Verdict
 
 MIN_SHARE = 0.01
@@ -43,18 +43,33 @@ class StageCost:
 
 
 def focus(evidence: Evidence) -> pd.DataFrame:
-    """Rows of the setting that sentences are about: the confirmed one, else that with the most runs (best on ties)."""
+    """Rows of the setting that sentences are about: the confirmed one, else the best of those measured again in confirm
+    blocks, else that with the most runs (best on ties)."""
     rows = evidence.known
     confirmed = evidence.study.confirmed_candidate
     if confirmed is not None and (rows["candidate"] == confirmed).any():
         return rows[rows["candidate"] == confirmed]
     if rows.empty:
         return evidence.ranked  # settings known in part only: all runs together
-    groups = rows.groupby("knob_key", sort=False)
-    ranked = max(
-        groups, key=lambda item: (len(item[1]), evidence.sign * float(numbers(item[1], evidence.column).mean()))
-    )
-    return ranked[1]
+
+    def weight(rows: pd.DataFrame) -> tuple[int, int, float]:
+        again = rows[rows["role"].map(str) == "confirm"]
+        judged = again if len(again) > 1 else rows
+        mean = evidence.sign * float(numbers(judged, evidence.column).mean())
+        return (1, 0, mean) if len(again) > 1 else (0, len(rows), mean)
+
+    return max((group for _, group in rows.groupby("knob_key", sort=False)), key=weight)
+
+
+def named(rows: pd.DataFrame) -> Sentence:
+    """The setting of these rows in a few words."""
+    if rows["knob_key"].nunique() != 1:
+        return say("all runs together")
+    if len(numbered := rows["candidate"].dropna()):
+        return say("candidate {number}", number=int(numbered.iloc[0]))
+    if (rows["role"].map(str) == "calibrate").all():
+        return say("the default setting")
+    return say("trial {number}", number=int(rows["number"].iloc[0]))
 
 
 def stage_costs(rows: pd.DataFrame) -> tuple[StageCost, ...]:
@@ -115,15 +130,20 @@ def stage_attribution(evidence: Evidence) -> list[Verdict]:
     moved = movers(evidence)
     one_setting = rows["knob_key"].nunique() == 1
     setting = short_setting(rows.iloc[0], evidence.ranked) if one_setting else say("all runs together")
-    return [_attributed(cost, moved.get(cost.name, ()), setting) for cost in costs if cost.share.value >= MIN_SHARE]
+    return [
+        _attributed(cost, moved.get(cost.name, ()), setting, named(rows))
+        for cost in costs
+        if cost.share.value >= MIN_SHARE
+    ]
 
 
-def _attributed(cost: StageCost, axes: tuple[str, ...], setting: str) -> Verdict:
+def _attributed(cost: StageCost, axes: tuple[str, ...], setting: str, name: Sentence) -> Verdict:
     single = cost.share.n < 2
     gone = "" if cost.removed_tps is None else say(", without it {rate:.1f} tok/s", rate=cost.removed_tps)
     cost_words = say(
-        "{stage}: {ms:.1f} ms a step, {share} of it; at half its time {halved:.1f} tok/s{gone}.",
+        "{stage}: {ms:.1f} ms a step of {setting}, {share} of it; at half its time {halved:.1f} tok/s{gone}.",
         stage=cost.name,
+        setting=name,
         ms=cost.ms,
         share=between(cost.share.scaled(100), 1, "%"),
         halved=cost.halved_tps,

@@ -219,6 +219,13 @@ class Material:
         return tuple(entry for entry in self.candidates if entry.number not in self.barred)
 
     @cached_property
+    def finalists(self) -> tuple[Candidate, ...]:
+        """The candidates that were measured again in confirm blocks, the fastest first."""
+        again = self.own[(self.own["role"].map(str) == "confirm") & self.own["speculative"].astype(bool)]
+        numbers = set(again["candidate"].dropna())
+        return tuple(entry for entry in self.candidates if entry.number in numbers)
+
+    @cached_property
     def winner(self) -> Candidate | None:
         """The confirmed candidate; None if the study names none."""
         return next((entry for entry in self.candidates if entry.confirmed), None)

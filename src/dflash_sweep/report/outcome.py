@@ -22,7 +22,8 @@ class Setting:
     """One setting over its good runs, `n` of them. `value` in the outcome's unit; `gain` the ratio to plain decoding,
     None also where that ran with other threads, cache types and the like only.
 
-    `knobs` are those in which the best settings differ, as "name=value". None = not known. `advised`: the answer's.
+    `knobs` are those in which the best settings differ, as "name=value". None = not known. `advised`: the answer's;
+    `finalist`: measured again in confirm blocks.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Setting:
     acceptance_length: float | None
     step_ms: float | None
     advised: bool
+    finalist: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ def _setting(entry: Candidate, material: Material, found: Answer, names: Sequenc
         acceptance_length=entry.acceptance_length,
         step_ms=entry.step_ms,
         advised=found.is_advice and found.run is entry,
+        finalist=entry in material.finalists,
     )
 
 

@@ -12,9 +12,10 @@ MAX_ROWS = 8
 
 
 def chosen(material: Material) -> list[Candidate]:
-    """The best settings, the winner and plain decoding included wherever they stand, in order of the objective."""
-    head = [entry for entry in material.everyone if entry.speculative][:MAX_ROWS]
-    wanted = [entry for entry in (material.winner, material.baseline) if entry is not None]
+    """The best settings, all finalists and plain decoding included wherever they stand, in order of the objective."""
+    wanted = [entry for entry in (material.winner, material.baseline, *material.finalists) if entry is not None]
+    free = [entry for entry in material.candidates if entry not in wanted]
+    head = free[: max(0, MAX_ROWS - len(material.finalists))]
     kept = {id(entry) for entry in (*head, *wanted)}
     return [entry for entry in material.everyone if id(entry) in kept]
 

@@ -21,6 +21,8 @@ COMMAND_WIDTH = 80
 _STATEMENT_LINES = 4
 _SETTINGS = 4
 _VERDICTS = 3
+_LEAST_VERDICTS = 1
+"""Conclusions that a third setting makes room for."""
 _REASON_LINES = 3
 _LEAST_TABLE = 3
 """Lines of the smallest table: header, advised setting, plain decoding."""
@@ -107,9 +109,10 @@ def _total(rows: list[tuple[str, ...]]) -> int:
 
 
 def _chosen(settings: tuple[Setting, ...], most: int) -> list[Setting]:
-    """The best, with the advised one and plain decoding among them wherever they stand."""
+    """The best, with the advised one and plain decoding among them wherever they stand; finalists before lucky runs."""
     must = [entry for entry in settings if entry.advised or not entry.speculative]
-    free = [entry for entry in settings if entry not in must][: max(0, most - len(must))]
+    others = sorted((entry for entry in settings if entry not in must), key=lambda entry: not entry.finalist)
+    free = others[: max(0, most - len(must))]
     return [entry for entry in settings if entry in must or entry in free][: max(most, len(must))]
 
 
@@ -144,6 +147,7 @@ def summary(ending: Ending, width: int, *, say_where: bool) -> list[Text]:
     top = [*_heading(ending, width), *_lines(ending.outcome.statement, width, _STATEMENT_LINES, "bold")]
     command = _command(ending, width, room - len(top) - 1)
     room -= len(top) + len(command)
-    rows = table(ending, width, min(_SETTINGS, room - 1)) if room > _LEAST_TABLE - 1 else []
+    told = len(_verdicts(ending, width, _LEAST_VERDICTS)) if room > _LEAST_TABLE else 0
+    rows = table(ending, width, min(_SETTINGS, room - 1 - told)) if room > _LEAST_TABLE - 1 else []
     verdicts = _verdicts(ending, width, room - len(rows))
     return [*top, *verdicts, *rows, *command, *bottom]
