@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dflash_sweep import standing
+from dflash_sweep import frames, standing
 from dflash_sweep.errors import FailureKind
 from dflash_sweep.records import Failure, LaunchSpec, Role, StoredTrial
 from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import Texts, texts_for
+from dflash_sweep.report.wording import rate
 from dflash_sweep.showcase import Progress
 from dflash_sweep.showcase.charts import charts
 from dflash_sweep.showcase.hanging import LARGE, _most_telling
@@ -65,8 +66,16 @@ def test_a_confirmed_trial_is_judged_by_its_confirm_runs(shown: Material) -> Non
 def test_a_trial_measured_again_during_the_search_is_judged_by_those_runs(shown: Material) -> None:
     first, *_ = of(shown, 1)
     again = [replace(run, role=Role.CANARY, candidate=1, number=90 + n) for n, run in enumerate(of(shown, 0)[1:])]
+    longer = tuple(
+        replace(turn, counters=replace(turn.counters, decode_ms=2 * (turn.counters.decode_ms or 0.0), stages=()))
+        for turn in again[1].result.turns
+    )
+    again[1] = replace(again[1], result=replace(again[1].result, turns=longer))
+    steps = [float(frames.trial_row(run)["step_ms"]) for run in again]
+    assert steps[1] > 1.5 * steps[0]
     note = trial_note([first, *again], shown.study, EN, plain_ms=None, folder=None)
     assert "95 % interval of 2 runs" in note
+    assert f"{rate(sum(steps) / 2)} ms" in note  # of both runs, like the result
     assert tags([first, *again], shown.study) == ("emulated", "canary")
 
 

@@ -107,7 +107,7 @@ def _show_trials(side: OptunaSide, material: Material, texts: Texts, store: Stor
         if number not in there:  # somebody has deleted the study on the dashboard: its rows stay in the store
             continue
         trial_id = side.trial_id(number)
-        if held.has_note(trial_id) and not any(run.role is Role.CONFIRM for run in ours):
+        if held.has_note(trial_id) and len(ours) < 2:  # measured again: its note changes
             continue
         first = next((run for run in reversed(ours) if run.role is Role.SEARCH), ours[-1])
         evidence = None if first.result.measurement is Measurement.IMPORTED else _evidence(store, first)

@@ -11,7 +11,7 @@ from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.records import Failure, Measurement, Role, StoredTrial, StudyInfo
 from dflash_sweep.report.answer import command_line
 from dflash_sweep.report.document import Block, Code, Document, Heading, Inline, Paragraph, code, em, strong
-from dflash_sweep.report.material import known
+from dflash_sweep.report.material import known, mean_of
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import interval, knob_text, rate
 from dflash_sweep.showcase.note_look import NoteRenderer
@@ -59,7 +59,7 @@ def trial_note(
     blocks: list[Block] = [
         Paragraph(head),
         *_result(runs, study, lang, judged),
-        *_step(newest, plain_ms, lang),
+        *_step(_used(runs), plain_ms, lang),
         *_failure(newest.result.failure, texts),
         Heading(words(lang, "setting"), 4),
         Paragraph(code(knob_text(first.knobs, axes or None))),
@@ -88,13 +88,16 @@ def _shown(result: Interval, objective: str) -> str:
     return f"{rate(result.value)}{ends} {unit}".rstrip()
 
 
-def _values(runs: Sequence[StoredTrial], objective: str) -> list[float]:
-    """The figures a setting is judged by: of one that was measured again those runs only (the confirm phase before
+def _used(runs: Sequence[StoredTrial]) -> list[StoredTrial]:
+    """The runs a setting is judged by: of one that was measured again those runs only (the confirm phase before
     canaries), for its search run was chosen for looking good."""
     again = ([run for run in runs if run.role is role] for role in (Role.CONFIRM, Role.CANARY))
     own = [run for run in runs if run.role is not Role.RERUN]
-    used = next((found for found in again if len(found) > 1), own)
-    return [value for run in used if (value := _value(run, objective)) is not None]
+    return next((found for found in again if len(found) > 1), own)
+
+
+def _values(runs: Sequence[StoredTrial], objective: str) -> list[float]:
+    return [value for run in _used(runs) if (value := _value(run, objective)) is not None]
 
 
 def _value(run: StoredTrial, objective: str) -> float | None:
@@ -115,10 +118,11 @@ def _result(runs: Sequence[StoredTrial], study: StudyInfo, lang: str, judged: In
     return [*found, *(Paragraph(f"{name}: {figure(runs, name)[0]}") for name in others)]
 
 
-def _step(run: StoredTrial, plain_ms: float | None, lang: str) -> list[Block]:
-    row = frames.trial_row(run)
-    al, step = known(row["acceptance_length"]), known(row["step_ms"])
-    if al is None or step is None or not run.speculative:
+def _step(runs: Sequence[StoredTrial], plain_ms: float | None, lang: str) -> list[Block]:
+    """Tokens and milliseconds of a step, as means over the runs that the result rests on."""
+    rows = [frames.trial_row(run) for run in runs if run.speculative]
+    al, step = mean_of(row["acceptance_length"] for row in rows), mean_of(row["step_ms"] for row in rows)
+    if al is None or step is None:
         return []
     text = words(lang, "al", al=rate(al), step=rate(step))
     return [Paragraph(text if plain_ms is None else f"{text}; {words(lang, 'plain', plain=rate(plain_ms))}")]
