@@ -342,7 +342,7 @@ def _conclude(
     path = rerun_page.write(page, document, (launch_dir / config.report.dir / info.name).resolve())
     code = _CODES[verdict.outcome]
     if config.progress == "json":
-        failed = sum(run.result.failure is not None for run in runs)
+        failed = sum(map(_is_failure, runs))
         terminal.write_end(
             sys.stdout, info.name, code, findings=str(path), status=info.status, runs=len(runs), failed=failed
         )
