@@ -221,6 +221,7 @@ def running_here(store: Store) -> list[str]:
 def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_dir: Path) -> int:
     """Rerun one trial: checks, runs, judgement, page. Gives the exit code. Raises ConfigError before anything runs."""
     check_words(overrides)
+    settings.check(config)
     options = config.rerun
     margin_share(config)
     assert options.trial is not None, "a rerun of one trial was asked for"

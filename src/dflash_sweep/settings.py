@@ -17,7 +17,7 @@ from dflash_sweep import constraints, objective, phases
 from dflash_sweep.constraints import Limit
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.records import EngineSettings, Knobs, KnobValue, ReplayPolicy
-from dflash_sweep.schema import CHOICES, MINIMA, PICTURE_FORMATS, SECTIONS, Config, EngineConfig
+from dflash_sweep.schema import CHOICES, MINIMA, PICTURE_FORMATS, POSITIVE, SECTIONS, Config, EngineConfig
 from dflash_sweep.space import SearchSpace, parse_space
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.gguf$)[\w.-]+")
@@ -69,7 +69,8 @@ def _one_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _check(config: Config) -> None:
+def check(config: Config) -> None:
+    """Refuse values that are of the right type but make no sense. Raises ConfigError naming key and what is allowed."""
     plain = OmegaConf.structured(config)
     for key, allowed in CHOICES.items():
         value = OmegaConf.select(plain, key)
@@ -77,8 +78,12 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{key}={value}: not known; allowed: {', '.join(allowed)}")
     for key, minimum in MINIMA.items():
         value = OmegaConf.select(plain, key)
-        if value < minimum:
+        if value is not None and not value >= minimum:  # so that nan is refused too
             raise ConfigError(f"{key}={value}: must be at least {minimum:g}")
+    for key in POSITIVE:
+        value = OmegaConf.select(plain, key)
+        if not value > 0:
+            raise ConfigError(f"{key}={value:g}: must be more than 0")
     if len(config.replay.arms) > 1 and "wall_tps" in objective.names(config.objective):
         raise ConfigError("objective=wall_tps: the wall time would hold every one of replay.arms; play one arm")
     if not config.report.formats or not set(config.report.formats) <= set(PICTURE_FORMATS):
@@ -223,7 +228,7 @@ def seed_point(index: int, value: object) -> Knobs:
 def build(cfg: DictConfig, *, launch_dir: Path, run_dir: Path, sampling_seed: int) -> Settings:
     """A composed Hydra configuration → Settings. Nothing is started or written. Raises ConfigError."""
     config = merge(cfg)
-    _check(config)
+    check(config)
     engine = engine_settings(config.engine, launch_dir)
     replay = config.replay
     space_section: dict[str, str | KnobValue] = dict(config.space)
