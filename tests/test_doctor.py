@@ -53,6 +53,8 @@ def test_the_emulator_runs_everywhere() -> None:
     assert report.ok, report.missing
     assert report.memory is None
     assert "emulator: can run here" in shown(report)
+    assert {knob.supported for knob in report.knobs} == {True}
+    assert "does not say" not in shown(report)
 
 
 @pytest.mark.parametrize(("engine", "variant", "dialect"), arrange.DIALECTS)

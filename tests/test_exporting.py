@@ -18,10 +18,12 @@ STUDY = StudyInfo(name="mine", engine="emulator", measurement=Measurement.EMULAT
 PI_METRIC = re.compile(r"^METRIC ([\w.µ]+)=(\S+)$", re.ASCII)  # what readers of such lines accept
 
 
-def stored(number: int, tps: float | None, knobs: Knobs | None = None) -> StoredTrial:
-    """One trial of 100 tokens at `tps`; knobs None = plain decoding; tps None = out of memory."""
+def stored(
+    number: int, tps: float | None, knobs: Knobs | None = None, kind: FailureKind = FailureKind.OUT_OF_MEMORY
+) -> StoredTrial:
+    """One trial of 100 tokens at `tps`; knobs None = plain decoding; tps None = a failure of `kind`."""
     uid = f"mine/{number}"
-    failure = Failure(kind=FailureKind.OUT_OF_MEMORY, message="out of memory") if tps is None else None
+    failure = Failure(kind=kind, message=str(kind).replace("_", " ")) if tps is None else None
     turns = () if tps is None else (make_turn(0, tokens=100, decode_ms=100_000 / tps, steps=40),)
     return StoredTrial(
         uid=uid, study="mine", number=number, role=Role.BASELINE if knobs is None else Role.SEARCH,
@@ -59,6 +61,11 @@ def test_metric_lines_are_read_by_an_agent_loop() -> None:
 def test_nothing_is_said_about_what_was_not_measured() -> None:
     assert exporting.metric_lines([], STUDY) == ("METRIC failed_runs=0",)
     assert exporting.metric_lines([stored(0, None, {"budget": 1})], STUDY) == ("METRIC failed_runs=1",)
+
+
+def test_a_run_that_was_stopped_early_did_not_fail() -> None:
+    stopped = stored(6, None, {"budget": 4}, FailureKind.PRUNED)
+    assert "METRIC failed_runs=1" in exporting.metric_lines([*TRIALS, stopped], STUDY)
 
 
 @pytest.mark.parametrize(

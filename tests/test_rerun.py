@@ -183,6 +183,14 @@ def test_where_it_is_measured_may_be_said() -> None:
     rerun.check_words([*where.split(), "engine.model=x", "++engine.options.slowdown=0.1", "trace.path=t.jsonl"])
 
 
+@pytest.mark.parametrize("repeats", [0, -2])
+def test_what_makes_no_sense_is_refused_before_anything_is_stored(repeats: int, tmp_path: Path) -> None:
+    words = ["rerun.trial=1", f"rerun.repeats={repeats}"]
+    with pytest.raises(ConfigError, match=rf"rerun\.repeats={repeats}: must be at least 1"):
+        rerun.run_rerun(configured(*words), words, tmp_path, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_margins_are_percentages() -> None:
     with pytest.raises(ConfigError, match=r"rerun\.margin=0: must be more than 0"):
         rerun.run_rerun(configured("rerun.trial=1", "rerun.margin=0"), [], Path(), Path())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash_sweep import tables
 from dflash_sweep.errors import FailureKind, StorageError
 from dflash_sweep.records import AxisInfo, Failure, Measurement, StudyInfo
 from dflash_sweep.store import Store, comparability_key
@@ -61,6 +62,15 @@ def test_a_second_result_for_a_trial_is_not_counted(store: Store) -> None:
     store.finish(make_result(turns=()))
     (trial,) = store.trials("s")
     assert len(trial.result.turns) == 2
+
+
+def test_runs_that_were_stopped_early_are_not_counted_as_failed(store: Store) -> None:
+    for place, kind in enumerate((None, FailureKind.PRUNED, FailureKind.CRASHED)):
+        uid = f"s/search/{place}/0/0"
+        store.begin(make_spec(uid), "o", "key")
+        store.finish(make_result(uid, failure=None if kind is None else Failure(kind=kind, message="why")))
+    with store.session() as session:
+        assert tables.counts(session) == {"s": (3, 1)}
 
 
 def test_a_row_gets_the_key_of_the_device_that_ran_it(store: Store) -> None:

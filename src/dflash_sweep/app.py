@@ -36,6 +36,8 @@ _UNREADABLE = (
 )  # fmt: skip
 """How Hydra begins what it says of a value with signs that mean something to it."""
 
+_SETTINGS = "settings are written key=value"
+
 _OPEN_SECTIONS = (
     "space.", "constraints.", "compare.", "fixed.", "plain.", "engine.options.", "engine.env.", "sampler.options.",
 )  # fmt: skip
@@ -139,6 +141,8 @@ def _reason(error: Exception, overrides: Sequence[str], own: Path | None) -> str
         return f"{group}={wanted}: there is no such {group}; allowed: {', '.join(choices(group, own))}"
     if unknown := re.search(r"(?:Could not override|Could not append to config|Key) '([^']+)'", text):
         return _unknown_key(unknown.group(1))
+    if unread := re.search(r"Error parsing override '([^']*)'", text):
+        return f"{unread.group(1)}: not a setting; {_SETTINGS}, e.g. storage.url=sqlite:///studies.db"
     if any(words in text for words in _UNREADABLE):
         odd = [word for word in overrides if any(sign in word.partition("=")[2] for sign in "=#(~% ,|")]
         quoted = f"'{odd[0].partition('=')[0]}=\"{odd[0].partition('=')[2]}\"'" if odd else ""
@@ -199,7 +203,7 @@ def ordered(words: Sequence[str]) -> list[str]:
         elif equals or word.startswith("~"):
             overrides.append(word)
         else:
-            hint = f"did you mean +study={word}?" if word in choices("study") else "settings are written key=value"
+            hint = f"did you mean +study={word}?" if word in choices("study") else _SETTINGS
             raise ConfigError(f"{word}: not a setting; {hint}")
     if waiting and waiting not in _OPTIONAL:
         raise ConfigError(f"{waiting}: needs a value behind it (all options: --hydra-help)")
@@ -209,7 +213,7 @@ def ordered(words: Sequence[str]) -> list[str]:
 def _check_option(name: str) -> None:
     if name not in (*_FLAGS, *_VALUED):
         close = difflib.get_close_matches(name, (*_FLAGS, *_VALUED), n=1)
-        hint = f"did you mean {close[0]}?" if close else "settings are written key=value, without dashes"
+        hint = f"did you mean {close[0]}?" if close else f"{_SETTINGS}, without dashes"
         raise ConfigError(f"{name}: there is no such option; {hint} (all options: --hydra-help)")
 
 

@@ -172,8 +172,10 @@ def export_study(
 ) -> None:
     """Print a study's METRIC lines for an agent loop, or write it as an autoresearch log or a table."""
     from dflash_sweep import exporting
-    from dflash_sweep.errors import StorageError
+    from dflash_sweep.errors import ConfigError, StorageError
 
+    if turns and (out is None or out.suffix == ".jsonl"):
+        raise ConfigError("--turns: rows of turns go into a table only; it takes --out FILE.csv or --out FILE.parquet")
     with opened_store(overrides) as store:
         info = store.study(study)
         if info is None:

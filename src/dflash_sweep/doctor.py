@@ -20,7 +20,7 @@ from dflash_sweep.engines.checks import build_name, option_values
 from dflash_sweep.engines.table import dialects
 from dflash_sweep.errors import ConfigError, EngineMissing
 from dflash_sweep.memory_fit import MIB, MemoryFit, estimate
-from dflash_sweep.records import Device, EngineBuild, EngineSettings, KnobValue, ModelFile
+from dflash_sweep.records import Device, EngineBuild, EngineSettings, KnobValue, Measurement, ModelFile
 
 _NO_SUCH_FLAG = (" has no ", " does not have ", " is not a knob ")
 
@@ -191,7 +191,8 @@ def _knob_support(
         return KnobSupport(
             name=definition.name, spelling=spelling, supported=False, reason=lacking[0], since=definition.since
         )
-    known = definition.scope == "request" or (bool(build.flags) and definition.env is None)
+    embedded = engine.facts.measurement is Measurement.EMULATED  # of this very package: made for these knobs, no help
+    known = embedded or definition.scope == "request" or (bool(build.flags) and definition.env is None)
     return KnobSupport(name=definition.name, spelling=spelling, supported=True if known else None)
 
 

@@ -21,7 +21,7 @@ from dflash_sweep import frames
 from dflash_sweep.analysis import eligibility
 from dflash_sweep.analysis.evidence import gather
 from dflash_sweep.analysis.ledger import Step, steps
-from dflash_sweep.analysis.rows import objective_column, setting_text
+from dflash_sweep.analysis.rows import failed, objective_column, setting_text
 from dflash_sweep.analysis.summary import candidate_table
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.records import StoredTrial, StudyInfo
@@ -52,15 +52,15 @@ def metric_lines(trials: Iterable[StoredTrial], study: StudyInfo) -> tuple[str, 
     """What an agent loop should read of a study: the objective first, one pair a line, only figures that are known.
 
     The setting is the confirmed one, else the best speculative one by its mean, among those run at least twice if there
-    are any. The objective (e.g. decode_tps) and its interval, speed-up
-    over plain decoding with its interval, acceptance length, step time, runs and failed runs.
+    are any. The objective (e.g. decode_tps) and its interval, speed-up over plain decoding with its interval,
+    acceptance length, step time, runs and failed runs; runs that were stopped early did not fail.
     """
     trials = list(trials)
     frame = frames.trial_frame(trials)
     table = candidate_table(frame, objective_column(frame, study.objective))
     barred = eligibility.ineligible(frame, frames.turn_frame(trials), eligibility.limits_of(study))
     chosen = _chosen(table, study, barred)
-    figures: dict[str, Any] = {"failed_runs": int(table["n_failed"].sum()) if len(table) else 0}
+    figures: dict[str, Any] = {"failed_runs": int(failed(frame).sum()) if len(frame) else 0}
     if chosen is not None:
         names = ("decode_tps", "decode_tps_low", "decode_tps_high", "speedup", "speedup_low", "speedup_high",
                  "acceptance_length", "step_ms")  # fmt: skip

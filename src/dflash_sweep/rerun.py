@@ -221,6 +221,7 @@ def running_here(store: Store) -> list[str]:
 def run_rerun(config: Config, overrides: Sequence[str], launch_dir: Path, run_dir: Path) -> int:
     """Rerun one trial: checks, runs, judgement, page. Gives the exit code. Raises ConfigError before anything runs."""
     check_words(overrides)
+    settings.check(config)
     options = config.rerun
     margin_share(config)
     assert options.trial is not None, "a rerun of one trial was asked for"
@@ -342,7 +343,7 @@ def _conclude(
     path = rerun_page.write(page, document, (launch_dir / config.report.dir / info.name).resolve())
     code = _CODES[verdict.outcome]
     if config.progress == "json":
-        failed = sum(run.result.failure is not None for run in runs)
+        failed = sum(map(_is_failure, runs))
         terminal.write_end(
             sys.stdout, info.name, code, findings=str(path), status=info.status, runs=len(runs), failed=failed
         )

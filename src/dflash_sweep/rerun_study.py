@@ -69,6 +69,7 @@ def run_study_again(cfg: DictConfig, overrides: Sequence[str], launch_dir: Path,
     """Repeat a study, judge it part by part, and write the page. Gives the exit code. Raises ConfigError."""
     rerun.check_words(overrides)
     config = settings.merge(cfg)
+    settings.check(config)
     url = settings.absolute_url(config.storage.url, launch_dir)
     margin = rerun.margin_share(config)
     with Store(url, create=False) as store:

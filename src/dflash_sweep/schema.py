@@ -193,13 +193,16 @@ PICTURE_FORMATS = ("png", "svg")
 
 MINIMA: dict[str, float] = {
     "n_trials": 0,
+    "sampler.n_startup_trials": 0,
     "sampler.forecast_every": 0,
     "engine.n_ctx": 1,
     "engine.startup_timeout_s": 1,
     "replay.warmup_turns": 0,
     "replay.max_tokens": 2,
+    "replay.temperature": 0,
     "replay.concurrency": 1,
     "replay.min_decode_tokens": 1,
+    "trace.max_turns": 1,
     "cluster.workers": 1,
     "protocol.baseline_repeats": 1,
     "protocol.max_repeats": 0,
@@ -207,7 +210,13 @@ MINIMA: dict[str, float] = {
     "protocol.default_repeats": 0,
     "protocol.confirm_top": 1,
     "protocol.confirm_blocks": 0,
+    "protocol.canary_every": 0,
     "protocol.retries": 0,
-    "rerun.repeats": 2,
+    "protocol.max_failures_in_a_row": 1,
+    "rerun.trial": 0,
+    "rerun.repeats": 1,
 }
-"""Smallest value of numeric keys."""
+"""Smallest value of numeric keys; null is taken where the schema has it."""
+
+POSITIVE = ("replay.turn_timeout_s", "protocol.trial_timeout_s")
+"""Numeric keys that must be more than 0, however little."""

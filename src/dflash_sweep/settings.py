@@ -17,7 +17,7 @@ from dflash_sweep import constraints, objective, phases
 from dflash_sweep.constraints import Limit
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.records import EngineSettings, Knobs, KnobValue, ReplayPolicy
-from dflash_sweep.schema import CHOICES, MINIMA, PICTURE_FORMATS, SECTIONS, Config, EngineConfig
+from dflash_sweep.schema import CHOICES, MINIMA, PICTURE_FORMATS, POSITIVE, SECTIONS, Config, EngineConfig
 from dflash_sweep.space import SearchSpace, parse_space
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.gguf$)[\w.-]+")
@@ -78,8 +78,12 @@ def check(config: Config) -> None:
             raise ConfigError(f"{key}={value}: not known; allowed: {', '.join(allowed)}")
     for key, minimum in MINIMA.items():
         value = OmegaConf.select(plain, key)
-        if value < minimum:
+        if value is not None and not value >= minimum:  # so that nan is refused too
             raise ConfigError(f"{key}={value}: must be at least {minimum:g}")
+    for key in POSITIVE:
+        value = OmegaConf.select(plain, key)
+        if not value > 0:
+            raise ConfigError(f"{key}={value:g}: must be more than 0")
     if len(config.replay.arms) > 1 and "wall_tps" in objective.names(config.objective):
         raise ConfigError("objective=wall_tps: the wall time would hold every one of replay.arms; play one arm")
     if not config.report.formats or not set(config.report.formats) <= set(PICTURE_FORMATS):

@@ -1,4 +1,4 @@
-"""Our tables in the study database, beside Optuna's. Imports SQLAlchemy only.
+"""Our tables in the study database, beside Optuna's. Imports SQLAlchemy and `errors` only.
 
 Every name begins with `dfs_`. Whole records are kept as JSON; what is sorted, joined or counted has a column of its
 own. The schema's version stands in `dfs_schema_version`; each change is a step in `migrations/versions/`.
@@ -10,6 +10,8 @@ from typing import Any
 
 from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, String, Text, func, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from dflash_sweep.errors import FailureKind
 
 
 class Base(DeclarativeBase):
@@ -110,6 +112,8 @@ class LeaseRow(Base):
 
 
 def counts(session: Session) -> dict[str, tuple[int, int]]:
-    """Study → its finished runs, and how many of them failed."""
-    runs = select(TrialRow.study, func.count(), func.count(TrialRow.failure_kind)).where(TrialRow.state == "finished")
+    """Study → its finished runs, and how many of them failed; one that was stopped early did not."""
+    stops = [str(kind) for kind in FailureKind if kind.is_stop]
+    failed = func.count(TrialRow.failure_kind).filter(TrialRow.failure_kind.not_in(stops))
+    runs = select(TrialRow.study, func.count(), failed).where(TrialRow.state == "finished")
     return {study: (finished, failed) for study, finished, failed in session.execute(runs.group_by(TrialRow.study))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,17 @@ def test_each_setting_is_judged_against_the_incumbent_of_the_moment() -> None:
     rows.append(trial(99, tps=None, knobs={"budget": 64}, failure_kind="out_of_memory"))
     found = steps(gather(table(rows), no_turns(), study()))
     assert [step.decision for step in found] == ["first", "keep", "undecided", "discard", "crash"]
+
+
+def test_the_counts_sum_up_to_the_settings() -> None:
+    rng = np.random.default_rng(0)
+    rows = repeated(rng, [(8, 100, 3), (16, 130, 3), (24, 131, 3), (32, 90, 3)])
+    rows.append(trial(98, tps=None, knobs={"budget": 48}, failure_kind="pruned"))
+    rows.append(trial(99, tps=None, knobs={"budget": 64}, failure_kind="out_of_memory"))
+    (verdict,) = keep_discard(gather(table(rows), no_turns(), study()))
+    settings, counts = re.search(r"of (\d+) settings .*?: (.*)\.", verdict.statement).groups()  # type: ignore[union-attr]
+    assert "1 first incumbent, 1 keep, 1 discard, 1 stopped early, 1 undecided, 1 crash" in counts
+    assert sum(map(int, re.findall(r"\d+", counts))) == int(settings) == 6
 
 
 def test_nothing_is_kept_on_a_single_run() -> None:

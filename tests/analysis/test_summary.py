@@ -26,6 +26,14 @@ def test_runs_of_a_setting_make_one_row_with_interval_and_speedup() -> None:
     assert failed["failures"] == {"out_of_memory": 1}
 
 
+def test_an_early_stop_is_listed_but_is_no_failure() -> None:
+    kinds = ("pruned", "crashed")
+    rows = [trial(i, tps=None, knobs={"budget": 64}, candidate=8, failure_kind=kind) for i, kind in enumerate(kinds)]
+    (found,) = candidate_table(table(rows)).to_dict("records")
+    assert found["failures"] == {"pruned": 1, "crashed": 1}
+    assert found["n_failed"] == 1
+
+
 def test_rows_on_other_terms_are_not_pooled() -> None:
     rows = [trial(i, knobs={"budget": 22}, comparability_key=f"k{i % 2}") for i in range(4)]
     rows += [trial(4, speculative=False, comparability_key="k0"), trial(5, speculative=False, comparability_key="k0")]

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from dflash_sweep.emulator import check, cli, devices, dials, fit, fit_costs, predict, references, rows, tables
@@ -176,6 +177,24 @@ def test_command_line_checks_any_file_with_the_columns(tmp_path: Path) -> None:
     assert given["dispersion"] is None
     shown = CliRunner().invoke(cli.app, ["check", str(path), "--seeds", "5"])
     assert "90th percentile" in shown.stdout
+    (line,) = [line for line in shown.stdout.splitlines() if line.startswith("90 ")]
+    assert line.count("│") == len(tables.ROW_COLUMNS) - 1, "unfolded where no terminal reads it"
+    assert "…" not in shown.stdout
+
+
+@pytest.mark.parametrize("width", [50, 80, 120, 400])
+def test_no_number_is_cut_in_a_narrow_terminal(report: Report, width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None)
+    for table in tables.all_tables(report, width):
+        console.print(table)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in out.getvalue()
+    for entry in report.rows:
+        cells = [cell for cell in tables.row_cells(entry)[2:] if any(map(str.isdigit, cell))]
+        parts = [cell.strip() for line in lines if line.startswith(f"{entry.run} ") for cell in line.split("│")]
+        assert set(cells) <= set(parts), entry.run
 
 
 @pytest.mark.parametrize(

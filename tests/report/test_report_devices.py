@@ -81,6 +81,16 @@ def test_an_early_stop_is_told_apart_from_a_failure(build_study: Builder, build_
     assert bars["failed"].tolist() == [False, kind is not FailureKind.PRUNED]
 
 
+@pytest.mark.parametrize("kind", [FailureKind.PRUNED, FailureKind.CRASHED])
+def test_a_candidate_does_not_fail_by_an_early_stop(build_study: Builder, build_runs: Any, kind: FailureKind) -> None:
+    make, _ = build_runs
+    knobs = {"target_feat_ctx": 64, "budget": 8, "proposal_temp": 0.7}
+    good, ended = (replace(make(random.Random(1), number, knobs, turns=1), candidate=0) for number in (0, 1))
+    ended = replace(ended, result=replace(ended.result, failure=Failure(kind=kind, message="why")))
+    (found,) = collect(build_study(), [good, ended], ()).everyone
+    assert found.n_failed == int(kind is FailureKind.CRASHED)
+
+
 def test_throttled_runs_are_named(build_study: Builder, build_runs: Any) -> None:
     make, _ = build_runs
     rows = [

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from dflash_sweep.records import Role
 from dflash_sweep.report.material import collect
 from dflash_sweep.report.provenance import provenance_rows
+from dflash_sweep.report.rows_table import rows_table
 from dflash_sweep.report.texts import texts_for
 
 Builder = Callable[..., Any]
@@ -35,6 +40,25 @@ def test_everything_known_is_named(build_study: Builder, build_trials: Builder) 
     assert rows["device"] == "emulated 24 GB card (24564 MiB)"
     assert rows["trials"] == "4 runs, 0 failed, 0 stopped early: baseline (plain) 2, search 2"
     assert "someone" not in " ".join(rows.values()), "names of hosts, users and folders stay out"
+
+
+@pytest.mark.parametrize(
+    ("lang", "said"),
+    [
+        ("en", "canary (plain) 2, canary (best so far) 1, search 1"),
+        ("zh", "哨兵（普通解码） 2, 哨兵（当时最好） 1, 搜索 1"),
+    ],
+)
+def test_both_kinds_of_canary_are_told_apart(build_study: Builder, build_runs: Any, lang: str, said: str) -> None:
+    make, make_plain = build_runs
+    knobs = {"target_feat_ctx": 64, "budget": 8, "proposal_temp": 0.7}
+    trials = [make(random.Random(1), 0, knobs, turns=1), make(random.Random(1), 1, knobs, turns=1, role=Role.CANARY)]
+    trials += [make_plain(random.Random(1), number, turns=1, role=Role.CANARY) for number in (2, 3)]
+    material, texts = collect(build_study(), trials, ()), texts_for(lang)
+    assert dict(provenance_rows(material, texts))["trials"].endswith(said)
+    appendix = rows_table(material, texts)
+    assert appendix is not None
+    assert [row[1] for row in appendix.rows[1:3]] == [texts("role.canary_best"), texts("role.canary")]
 
 
 def test_what_is_not_known_is_left_out(build_study: Builder) -> None:

@@ -58,7 +58,9 @@ def test_validate_says_what_is_wrong(tmp_path: Path, samples: Path) -> None:
     bad.write_bytes(traces.shipped("agent_short").read_bytes().replace(b'"role":"system"', b'"role":"developer"'))
     done = RUN.invoke(app, ["validate", str(bad)])
     assert done.exit_code == 2
-    assert "role 'developer'; servers know system, user, assistant, tool" in done.output
+    assert "role 'developer'; servers know system, user, assistant, tool" in done.stderr
+    assert done.stdout == ""
+    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
     output("import", str(samples / "mooncake.jsonl"), "--out", str(tmp_path / "m.jsonl"))
     output("validate", str(tmp_path / "m.jsonl"), "--for", "prefill_tps")
     with pytest.raises(TraceError, match="invented from lengths"):

@@ -27,7 +27,8 @@ from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.frames import KNOB_PREFIX
 from dflash_sweep.records import Verdict
 
-LEDGER_WORDS = ("keep", "discard", "stopped", "undecided", "crash", "invalid", "apart")
+LEDGER_WORDS = ("first", "keep", "discard", "stopped", "undecided", "crash", "invalid", "apart")
+"""Every decision about a setting: the counts of all of them sum up to the settings."""
 
 LEDGER_ALPHA = 0.01
 """Level of all steps of the ledger together (Bonferroni)."""
@@ -270,9 +271,9 @@ def _counts(evidence: Evidence) -> Verdict:
     valid = len(usable(evidence.trials, evidence.column))
     better = counts["keep"]
     text = say(
-        "Of {runs} runs, {valid} valid; of {settings} {better} surely beat their incumbent: {keep} keep, "
-        "{discard} discard, {stopped} stopped early, {undecided} undecided, {crash} crash, {invalid} invalid, "
-        "{apart} apart.",
+        "Of {runs} runs, {valid} valid; of {settings} {better} surely beat their incumbent: {first} first incumbent, "
+        "{keep} keep, {discard} discard, {stopped} stopped early, {undecided} undecided, {crash} crash, "
+        "{invalid} invalid, {apart} apart.",
         runs=runs,
         valid=valid,
         settings=settings_in_words(len(found)),

@@ -16,6 +16,7 @@ from dflash_sweep.analysis.likeness import hardest, settings_of
 from dflash_sweep.analysis.noise import spreads
 from dflash_sweep.analysis.rows import (
     beside,
+    failed,
     fair_runs,
     is_missing,
     is_plain,
@@ -52,8 +53,8 @@ def candidate_table(
     `speedup` is over the plain rows of the same comparability key and build, or over the setting's own `controls` (with
     keys; None = those among `trials`) where these are better; None without any. `reference` is the mean of the figures
     it is over, and `alike` False where plain decoding with the setting's own threads, caches and the like was not
-    measured (see likeness). `failures` maps a failure kind to its count; a setting that only failed is kept with n = 0.
-    `uids` and `numbers` lead to the rows.
+    measured (see likeness). `failures` maps a failure kind to its count; runs that were stopped early are among them,
+    but not in `n_failed`. A setting without any figure is kept with n = 0. `uids` and `numbers` lead to the rows.
     """
     knobs = knob_columns(trials)
     everything, trials = trials, within_study(trials)
@@ -131,7 +132,7 @@ def _row(
         "speculative": not bool(is_plain(group).iloc[0]),
         "setting_text": setting_text(knobs_of(first)) if not bool(is_plain(group).iloc[0]) else "plain decoding",
         "n": len(values),
-        "n_failed": int(group["failure_kind"].notna().sum()),
+        "n_failed": int(failed(group).sum()),
         "failures": {str(kind): int(count) for kind, count in kinds.items()},
         "measurement": first.get("measurement"),
         "build": first.get("build"),

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The embedded emulator: how far it can be trusted, and what it can do.", no_args_is_help=True)
 
+_UNFOLDED = 10_000
+"""Columns where no table is too wide."""
+
 
 @app.command("check")
 def check_command(
@@ -57,13 +60,16 @@ def list_command() -> None:
 
 
 def show(report: Report) -> None:
-    """The report as tables on the terminal."""
+    """The report as tables: as wide as the terminal, and unfolded where something else reads it."""
     from rich.console import Console
 
     from dflash_sweep.emulator import tables
 
     console = Console()
-    for table in tables.all_tables(report):
+    width = console.width if console.is_terminal else None
+    if width is None:
+        console = Console(width=_UNFOLDED)
+    for table in tables.all_tables(report, width):
         console.print(table)
     console.print("Emulated figures are noise-free means over prompts; published ones are single runs.", style="dim")
 

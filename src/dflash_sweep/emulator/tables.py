@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.table import Table
 
 from dflash_sweep.emulator.check import Report, RowCheck
 
 Cells = tuple[str, ...]
+
+_GAP = 3
+"""Signs between two columns."""
+_TEXT_WIDTH = 20
+"""Texts are not folded to less."""
+_LONGEST_FIGURE = 16
+"""A column with a longer cell holds texts."""
+_FOLLOWERS = ("emulated", "error", "wanted")
+"""Columns that say something of the one before."""
 
 _FIGURE = re.compile(r"[-+–]?[\d.]*(?: %)?")
 
@@ -109,17 +119,70 @@ def _sections(report: Report) -> Iterator[tuple[str, Sequence[str], list[Cells]]
     yield "Reference points", wide, reference_lines(report)
 
 
-def all_tables(report: Report) -> list[Table]:
-    """Every table, for the terminal."""
+def all_tables(report: Report, width: int | None = None) -> list[Table]:
+    """Every table, for a terminal of so many columns; None = as wide as it needs, nothing folded.
+
+    A table that is too wide for the terminal comes in blocks that begin with its first column, since a number that is
+    cut is no number; only texts are folded.
+    """
     found = []
     for title, columns, lines in _sections(report):
-        table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-        for index, column in enumerate(columns):
-            table.add_column(column, justify="left" if (index < 2 and title == "Rows") or index == 0 else "right")
-        for line in lines:
-            table.add_row(*line)
-        found.append(table)
+        shapes = [_Shape.of(name, [line[place] for line in lines]) for place, name in enumerate(columns)]
+        for block in _blocks(shapes, width):
+            whole = width is None or _width([shapes[place].natural for place in block]) <= width
+            table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+            for place in block:
+                shape, left = shapes[place], place == 0 or (place == 1 and title == "Rows")
+                fixed = None if whole or shape.is_text else shape.least
+                table.add_column(
+                    shape.name, justify="left" if left else "right", width=fixed, no_wrap=whole, overflow="fold"
+                )
+            for line in lines:
+                table.add_row(*(line[place] for place in block))
+            title = f"{title}, continued" if not title.endswith(", continued") else title
+            found.append(table)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How wide a column is as it stands, and at the least: headings and texts fold between words, figures never."""
+
+    name: str
+    natural: int
+    least: int
+    is_text: bool
+
+    @classmethod
+    def of(cls, name: str, cells: Sequence[str]) -> _Shape:
+        natural = max(map(len, (name, *cells)))
+        is_text = max(map(len, cells), default=0) > _LONGEST_FIGURE
+        words = [word for text in (name, *cells) if not any(map(str.isdigit, text)) for word in text.split()]
+        figures = [cell for cell in cells if any(map(str.isdigit, cell))]
+        least = min(natural, _TEXT_WIDTH) if is_text else max(map(len, (*words, *figures)), default=1)
+        return cls(name=name, natural=natural, least=least, is_text=is_text)
+
+
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _blocks(shapes: Sequence[_Shape], width: int | None) -> list[list[int]]:
+    """Places of columns that stand beside each other; what belongs to a published figure stays with it."""
+    groups: list[list[int]] = []
+    for place, shape in enumerate(shapes[1:], 1):
+        if groups and shape.name in _FOLLOWERS:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    blocks: list[list[int]] = [[0]]
+    for group in groups:
+        together = [*blocks[-1], *group]
+        if len(blocks[-1]) == 1 or width is None or _width([shapes[place].least for place in together]) <= width:
+            blocks[-1] = together
+        else:
+            blocks.append([0, *group])
+    return blocks
 
 
 def markdown(columns: Sequence[str], lines: Sequence[Cells]) -> str:

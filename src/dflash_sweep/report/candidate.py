@@ -21,8 +21,8 @@ class Candidate:
     `repeats` are the figures of all its good runs. `value`, `low`, `high`: the objective and its 95 % interval (None
     below two runs); `speedup` its ratio to the plain rows with which it may be compared, `unlike` True where it is
     better than those and none of them ran with its own threads, cache types and the like; `plain_ms` those rows' ms per
-    token; `tps` … the same for decode tok/s. `n_failed` counts other runs of the candidate. `stages`: ms per verify
-    step of the printed stages only.
+    token; `tps` … the same for decode tok/s. `n_failed` counts other runs of the candidate, those that were stopped
+    early left out. `stages`: ms per verify step of the printed stages only.
     """
 
     number: int | None

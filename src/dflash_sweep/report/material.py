@@ -132,7 +132,7 @@ class Material:
     @cached_property
     def _failed(self) -> dict[int, int]:
         """Failed runs by candidate."""
-        failed = self.own[self.own["failure_kind"].notna()]["candidate"].dropna()
+        failed = self.own[rows.failed(self.own)]["candidate"].dropna()
         return dict(Counter(int(number) for number in failed))
 
     @cached_property

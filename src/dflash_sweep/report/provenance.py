@@ -5,6 +5,7 @@ Names of hosts, users and folders stay out, so that a page can be sent to others
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +14,7 @@ from dflash_sweep.analysis import rows
 from dflash_sweep.report import verdict_lines
 from dflash_sweep.report.document import Inline, Table, code
 from dflash_sweep.report.material import Material
-from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.texts import Texts, role_name
 
 _SHORT_HASH = 12
 MAX_LISTED = 3
@@ -99,14 +100,22 @@ def _status(material: Material, texts: Texts) -> str:
     return texts("titled", title=status, subject=reason) if reason else status
 
 
+def _roles(material: Material, texts: Texts) -> str:
+    """How many runs were made for what. Plain decoding in a confirm block is part of the block."""
+    kinds = zip(material.trials["role"].map(str), material.trials["speculative"].map(bool), strict=True)
+    keyed = sorted((role, role == "canary" and speculative) for role, speculative in kinds)
+    return ", ".join(
+        f"{role_name(texts, role, speculative=best)} {count}" for (role, best), count in Counter(keyed).items()
+    )
+
+
 def provenance_rows(material: Material, texts: Texts) -> list[tuple[str, str]]:
     """Name and value of everything known; what is not known is left out."""
     study, provenance = material.study, material.study.provenance
-    roles = material.trials["role"].map(str).value_counts()
-    counts = ", ".join(f"{texts(f'role.{role}')} {count}" for role, count in sorted(roles.items()))
     ended = {
         "failed": int(rows.failed(material.trials).sum()), "stopped": int(rows.stopped_early(material.trials).sum()),
     }  # fmt: skip
+    roles = _roles(material, texts) or "—"
     found = [
         ("study", study.name),
         ("kind", texts(f"word.{study.measurement}")),
@@ -116,7 +125,7 @@ def provenance_rows(material: Material, texts: Texts) -> list[tuple[str, str]]:
         ("device", _devices(material)),
         ("machine", _machine(provenance, texts)),
         ("trace", _trace(material)),
-        ("trials", texts("provenance.counts", total=len(material.trials), **ended, roles=counts or "—")),
+        ("trials", texts("provenance.counts", total=len(material.trials), **ended, roles=roles)),
         ("seed", str(study.seed)),
         ("versions", _versions(provenance)),
         ("code", _code_state(provenance, texts)),

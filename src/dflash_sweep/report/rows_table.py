@@ -7,17 +7,18 @@ import pandas as pd
 from dflash_sweep.analysis.rows import knobs_of
 from dflash_sweep.report.html import Appendix
 from dflash_sweep.report.material import Material, known
-from dflash_sweep.report.texts import Texts
+from dflash_sweep.report.texts import Texts, role_name
 from dflash_sweep.report.wording import DASH, knob_text, rate
 
 
 def _cells(row: pd.Series, column: str, workers: dict[str, str], texts: Texts) -> tuple[str, ...]:
     candidate = known(row["candidate"])
     speculative = bool(row["speculative"])
+    role = role_name(texts, str(row["role"]), speculative=speculative)
     failure = row["failure_kind"]
     setting = knob_text(knobs_of(row), joiner=" ") if speculative else texts("plain")
     return (
-        str(row["number"]), texts(f"role.{row['role']}"), DASH if candidate is None else f"{candidate:.0f}",
+        str(row["number"]), role, DASH if candidate is None else f"{candidate:.0f}",
         rate(known(row[column])), rate(known(row["acceptance_length"])), rate(known(row["step_ms"])),
         _whole(known(row["peak_memory_mib"])), f"{row['n_valid_turns']}/{row['n_turns']}", setting or DASH,
         DASH if pd.isna(failure) else f"{failure}: {row['failure_message']}", workers.get(row["worker"], DASH),

@@ -24,6 +24,11 @@ class Texts:
         return key in TABLES[self.lang]
 
 
+def role_name(texts: Texts, role: str, *, speculative: bool) -> str:
+    """What a run was made for. A canary is plain decoding, or the best candidate at that time measured again."""
+    return texts("role.canary_best" if speculative and role == "canary" else f"role.{role}")
+
+
 def texts_for(lang: str) -> Texts:
     """The words of a language. Raises ConfigError for one that is not there."""
     if lang not in TABLES:

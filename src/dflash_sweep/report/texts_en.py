@@ -20,6 +20,7 @@ TEXTS: dict[str, str] = {
     "role.rerun": "rerun",
     "role.calibrate": "calibration",
     "role.canary": "canary (plain)",
+    "role.canary_best": "canary (best so far)",
     "role.baseline": "baseline (plain)",
     "stage.draft": "draft",
     "stage.topk": "top-k",

@@ -20,6 +20,7 @@ TEXTS: dict[str, str] = {
     "role.rerun": "复测",
     "role.calibrate": "校准",
     "role.canary": "哨兵（普通解码）",
+    "role.canary_best": "哨兵（当时最好）",
     "role.baseline": "基线（普通解码）",
     "stage.draft": "草稿",
     "stage.topk": "top-k",

@@ -99,12 +99,17 @@ def validate(
 ) -> None:
     """Check a trace: format, hash, and whether servers accept every request. Exit code 2 when something is wrong."""
     from dflash_sweep import traces
-    from dflash_sweep.traces.purpose import check_faithful, check_purpose
+    from dflash_sweep.errors import ConfigError
+    from dflash_sweep.objective import OBJECTIVES
+    from dflash_sweep.traces.purpose import LOAD_OBJECTIVES, check_faithful, check_purpose
 
+    known = dict.fromkeys((*OBJECTIVES, *LOAD_OBJECTIVES))
+    if objective is not None and objective not in known:
+        raise ConfigError(f"--for {objective}: there is no such objective; allowed: {', '.join(known)}")
     path = traces.resolve(trace)
     problems = traces.validate(path)
     for problem in problems:
-        typer.echo(problem)
+        typer.echo(f"error: {problem}", err=True)
     if problems:
         raise typer.Exit(2)
     loaded = _load(trace)
