@@ -17,7 +17,7 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.proportion import proportion_confint
 
 from dflash_sweep.analysis import levels as lv
-from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, unknown
+from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, runs_in_words, unknown
 from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.rows import is_missing, knob_columns, numbers, row_name, value_text, whole_settings
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
@@ -53,8 +53,30 @@ class Misfit:
 def memory(evidence: Evidence) -> list[Verdict]:
     """What does not fit; MiB per unit of a knob from messages and log figures; peak memory along the knobs."""
     found = [*_fits(evidence), *_messages(evidence), *_figures(evidence)]
-    why = say("No run ran out of memory and no memory figure was recorded.")
-    return found or [unknown("memory", "device memory", why)]
+    return found or [_nothing_shown(evidence.trials)]
+
+
+def _nothing_shown(rows: pd.DataFrame) -> Verdict:
+    """What is known of memory where nothing follows from it: runs that did not fit, figures that no knob explains."""
+    failed = int((rows["failure_kind"].map(str) == "out_of_memory").sum()) if len(rows) else 0
+    figures = {column: numbers(rows, column).notna() for column in _figure_columns(rows)}
+    figures = {column: known for column, known in figures.items() if known.any()}
+    if not failed and not figures:
+        return unknown("memory", "device memory", say("No run ran out of memory and no memory figure was recorded."))
+    n = int(np.logical_or.reduce(list(figures.values())).sum()) if figures else 0
+    text = together(
+        say("{runs} ran out of memory, but none of them states its whole setting.", runs=runs_in_words(failed))
+        if failed
+        else say("No run ran out of memory."),
+        say(
+            "Memory was recorded in {runs} ({figures}), but these show no knob that moves it.",
+            runs=runs_in_words(n),
+            figures=listed(figures),
+        )
+        if figures
+        else say("No memory figure was recorded."),
+    )
+    return unknown("memory", "device memory", text, max(n, failed))
 
 
 def _fits(evidence: Evidence) -> list[Verdict]:
@@ -271,12 +293,14 @@ def _per_unit(name: str, ratios: pd.Series, rows: pd.DataFrame) -> Verdict:
 
 def _figures(evidence: Evidence) -> list[Verdict]:
     """Peak memory and the log's figures along each ordered knob, all knobs in one linear model."""
-    rows = evidence.known
-    columns = ["peak_memory_mib", *(str(c) for c in rows.columns if str(c).startswith(MEMORY_PREFIX))]
     found = []
-    for column in columns:
-        found += _slopes(rows, column)
+    for column in _figure_columns(evidence.known):
+        found += _slopes(evidence.known, column)
     return found
+
+
+def _figure_columns(rows: pd.DataFrame) -> list[str]:
+    return ["peak_memory_mib", *(str(c) for c in rows.columns if str(c).startswith(MEMORY_PREFIX))]
 
 
 def _slopes(rows: pd.DataFrame, column: str) -> list[Verdict]:
