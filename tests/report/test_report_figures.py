@@ -186,6 +186,31 @@ def test_step_curves_are_round_and_few() -> None:
     assert len(levels_) <= tradeoff.MAX_CURVES + 1
 
 
+def test_every_curve_is_named(material: Material) -> None:
+    # plain decoding far above everything else presses the curves together
+    baseline = replace(material.everyone[0], speculative=False, knobs={}, tps=400.0, tps_low=None, tps_high=None)
+    pressed = replace(material)
+    pressed.__dict__["everyone"] = (baseline, *material.candidates)
+    with style.conventions():
+        figure = tradeoff.draw(pressed, TEXTS, figures.stamp_for(pressed, TEXTS))
+    assert figure is not None
+    axes = figure.axes[0]
+    curves = [line for line in axes.lines if line.get_linestyle() == ":"]
+    names = [text for text in axes.texts if text.get_text().endswith(" ms")]
+    assert len(names) == len(curves) > 3
+    heights = sorted(float(text.xy[1]) for text in names)  # type: ignore[attr-defined]
+    low, high = axes.get_ylim()
+    assert min(np.diff(heights)) > 0.04 * (high - low), "no name lies on another"
+    check_conventions("tradeoff", figure)
+
+
+def test_labels_are_moved_as_little_as_keeps_them_apart() -> None:
+    assert tradeoff.spread_out([9.0, 5.0, 1.0], 2.0, 0.0, 10.0) == [9.0, 5.0, 1.0]
+    assert tradeoff.spread_out([5.0, 4.0, 0.5], 2.0, 0.0, 10.0) == [5.0, 3.0, 0.5]
+    assert tradeoff.spread_out([1.0, 0.9, 0.8], 2.0, 0.0, 10.0) == [4.0, 2.0, 0.0]
+    assert tradeoff.spread_out([], 2.0, 0.0, 10.0) == []
+
+
 def test_levels_follow_the_axis(material: Material) -> None:
     found = levels(material, "target_feat_ctx", lambda entry: entry.value)
     assert [level.label for level in found] == ["64", "128", "256", "1024"]
