@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from dflash_sweep import metrics
-from dflash_sweep.records import Role, StoredTrial, Verdict, VerdictStatus
+from dflash_sweep.records import UNSET, Role, StoredTrial, Verdict, VerdictStatus
 from dflash_sweep.report import (
     acceptance,
     axis_curves,
@@ -31,7 +31,7 @@ from dflash_sweep.report import (
     timeline,
     tradeoff,
 )
-from dflash_sweep.report.axis_levels import levels
+from dflash_sweep.report.axis_levels import levels, shown_label
 from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import texts_for
@@ -51,7 +51,7 @@ DEAD = Verdict(
         "levels": [
             {"value": "false", "runs": 9, "ratio": 1.01, "ci_low": 0.99, "ci_high": 1.03},
             {"value": "true", "runs": 11, "ratio": None, "ci_low": None, "ci_high": None},
-            {"value": "unset", "runs": 1, "ratio": None, "ci_low": None, "ci_high": None},
+            {"value": UNSET, "runs": 1, "ratio": None, "ci_low": None, "ci_high": None},
         ],
     },
 )  # fmt: skip
@@ -226,11 +226,48 @@ def test_true_and_one_are_different_levels(build_study: Builder, build_trials: B
     assert sorted(level.label for level in found) == ["1", "true"]
 
 
+def with_unset(trials: Sequence[StoredTrial]) -> list[StoredTrial]:
+    """Every fourth run has no budget of its own, as where its tree is switched off."""
+    return [replace(t, knobs={**t.knobs, "budget": None}) if t.speculative and t.number % 4 == 0 else t for t in trials]
+
+
+def test_an_unset_level_has_one_name_and_is_not_joined_to_numbers(build_study: Builder, build_trials: Builder) -> None:
+    verdict = replace(DEAD, subject="budget")
+    found = collect(build_study(), with_unset(build_trials(48, turns=2)), (verdict,))
+    assert [shown_label(UNSET, texts) for texts in (TEXTS, texts_for("zh"))] == ["unset", "未设"]
+    with style.conventions():
+        stamp = figures.stamp_for(found, TEXTS)
+        effects, curves = axis_effects.draw(found, TEXTS, stamp), axis_curves.draw(found, TEXTS, stamp)
+    assert effects is not None
+    assert curves is not None
+    for figure in (effects, curves):
+        words = [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)]
+        assert "unset" in words
+        assert "default" not in words
+        assert any("Unset: not given" in text for text in words), "the picture says what unset is"
+    assert {pair.row_labels[-1] for pair in interactions.pairs(found) if pair.rows == "budget"} <= {UNSET}
+    (budget,) = [axes for axes in curves.axes if axes.get_title(loc="left") == "budget"]
+    places = [label.get_text() for label in budget.get_xticklabels()]
+    assert places[-1] == "unset"
+    (line,) = [line for line in budget.lines if line.get_linestyle() == "-" and len(np.asarray(line.get_xdata())) > 1]
+    assert list(np.asarray(line.get_xdata())) == list(range(len(places) - 1))
+
+
+def test_an_unset_level_stays_beside_many_numbers(build_study: Builder, build_trials: Builder) -> None:
+    trials = [
+        replace(t, knobs={**t.knobs, "budget": t.number}) if t.speculative else t for t in build_trials(48, turns=1)
+    ]
+    found = collect(build_study(), with_unset(trials), ())
+    labels = [level.label for level in levels(found, "budget", lambda entry: entry.value)]
+    assert len(labels) == 6
+    assert labels[-1] == UNSET
+
+
 def test_effects_come_from_the_conclusion(material: Material) -> None:
     (panel,) = axis_effects.panels(material)
     assert panel[0] is DEAD
     changes = [(level.text, level.change, level.is_reference) for level in panel[1]]
-    assert changes == [("false", pytest.approx(1.0), False), ("true", None, True), ("unset", None, False)]
+    assert changes == [("false", pytest.approx(1.0), False), ("true", None, True), (UNSET, None, False)]
 
 
 def test_sweet_spot_is_shaded(material: Material) -> None:

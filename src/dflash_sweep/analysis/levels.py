@@ -1,4 +1,5 @@
-"""Levels of one axis, compared with everything else held equal. Imports `rows`, `intervals` and `frames` only.
+"""Levels of one axis, compared with everything else held equal. Imports `rows`, `intervals`,
+`frames` and `records` only.
 
 Two ways. *Matched*: only rows that differ in nothing but this axis are compared (a search that changes one thing at a
 time gives many). *Additive*: all rows, the other axes allowed for by a linear model on the log scale (a sampler that
@@ -19,6 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.rows import is_missing, value_text
 from dflash_sweep.frames import KNOB_PREFIX
+from dflash_sweep.records import UNSET
 
 MAX_LEVELS = 6
 """An axis with more distinct values than this is cut into as many quantile bins in the additive model."""
@@ -33,7 +35,7 @@ MIN_RESIDUAL_DF = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One level: a value, a bin of values (`low` < `high`), or unset (`low` None and text "unset")."""
+    """One level: a value, a bin of values (`low` < `high`), or unset (`low` None and text UNSET)."""
 
     text: str
     low: float | None = None
@@ -114,7 +116,7 @@ def axis_table(rows: pd.DataFrame) -> AxisTable:
 
 
 def _text(value: object) -> str:
-    return "unset" if is_missing(value) else value_text(value)
+    return UNSET if is_missing(value) else value_text(value)
 
 
 def _is_ordered(values: pd.Series) -> bool:
@@ -312,7 +314,7 @@ def _levels(table: AxisTable, axis: str, places: np.ndarray, bins: int | None) -
 
 def _level(figures: np.ndarray) -> Level:
     if np.isnan(figures).all():
-        return Level(text="unset")
+        return Level(text=UNSET)
     low, high = float(figures.min()), float(figures.max())
     text = value_text(low) if low == high else f"{value_text(low)}–{value_text(high)}"
     return Level(text=text, low=low, high=high)

@@ -22,7 +22,7 @@ from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.rows import is_missing, knob_columns, numbers, row_name, value_text, whole_settings
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.frames import KNOB_PREFIX, MEMORY_PREFIX
-from dflash_sweep.records import Verdict
+from dflash_sweep.records import UNSET, Verdict
 
 MAX_TERMS = 3
 """Conditions in the description of what does not fit."""
@@ -126,11 +126,8 @@ def _fits(evidence: Evidence) -> list[Verdict]:
 
 
 def _condition(misfit: Misfit) -> str | Sentence:
-    """ "n_ctx=65536 with batch at its default and tree=true"."""
-    terms = [
-        say("{knob} at its default", knob=name) if value == "unset" else f"{name}={value}"
-        for name, value in misfit.terms
-    ]
+    """ "n_ctx=65536 with batch unset and tree=true"."""
+    terms = [say("{knob} unset", knob=name) if value == UNSET else f"{name}={value}" for name, value in misfit.terms]
     if len(terms) == 1:
         return terms[0]
     rest = terms[1] if len(terms) == 2 else say("{one} and {other}", one=terms[1], other=terms[2])
@@ -179,7 +176,7 @@ def worst_condition(rows: pd.DataFrame, failed: pd.Series) -> Misfit | None:
 
 
 def _texts(rows: pd.DataFrame, column: str) -> np.ndarray:
-    return np.array(["unset" if is_missing(v) else value_text(v) for v in rows[column]], dtype=object)
+    return np.array([UNSET if is_missing(v) else value_text(v) for v in rows[column]], dtype=object)
 
 
 _Terms = tuple[tuple[str, str], ...]
@@ -207,7 +204,7 @@ def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str |
     for column in knob_columns(rows):
         name = column[len(KNOB_PREFIX) :]
         texts = pd.Series(_texts(rows, column))
-        own = "unset" if is_missing(row[column]) else value_text(row[column])
+        own = UNSET if is_missing(row[column]) else value_text(row[column])
         if name not in terms and own != str(texts.mode().iloc[0]):
             parts.append(f"{name}={own}")
     return ", ".join(parts[:3]) or say("usual settings")

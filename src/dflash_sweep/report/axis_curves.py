@@ -13,12 +13,14 @@ from matplotlib.figure import Figure
 from dflash_sweep.records import KnobValue, VerdictStatus
 from dflash_sweep.report import style
 from dflash_sweep.report.axis_effects import ticks
-from dflash_sweep.report.axis_levels import Level, is_ordered, levels, usual_candidates
+from dflash_sweep.report.axis_levels import Level, is_ordered, levels, shown_label, unset_note, usual_candidates
 from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 
 MAX_AXES = 12
+_VALUE_LOOK, _AL_LOOK = (style.BLUE, "o"), (style.GREEN, "s")
+"""Colour and shape of the means."""
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -85,15 +87,18 @@ def _limits(panels: list[tuple[str, list[Level]]], measure_of: str) -> tuple[flo
     return min(values) - pad, max(values) + pad
 
 
-def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape: str, width_in: float) -> None:
+def _curve(axes: Axes, entries: list[Level], measure_of: str, look: tuple[str, str], width_in: float,
+           texts: Texts) -> None:  # fmt: skip
+    colour, shape = look
     for x, level in enumerate(entries):
         values = [value for entry in level.candidates if (value := getattr(entry, measure_of)) is not None]
         offsets = (np.arange(len(values)) * _GOLDEN % 1 - 0.5) * 0.32  # spread out without an order of their own
         axes.plot(x + offsets, values, marker=".", color=style.FAINT, markeredgecolor=style.MUTED,
                   markeredgewidth=0.4, markersize=5, linestyle="", zorder=1)  # fmt: skip
         _interval_mark(axes, x, level, colour, shape)
-    axes.plot(range(len(entries)), [level.mean for level in entries], color=colour, linewidth=1.2, zorder=2)
-    ticks(axes, [level.label for level in entries], width_in)
+    joined = [(x, level.mean) for x, level in enumerate(entries) if level.values != (None,)]  # unset has no place in it
+    axes.plot(*zip(*joined, strict=True), color=colour, linewidth=1.2, zorder=2)
+    ticks(axes, [shown_label(level.label, texts) for level in entries], width_in)
     style.quiet_grid(axes)
 
 
@@ -116,14 +121,15 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     see, usual = texts("fig.curves.see"), len(usual_candidates(material))
     if usual < len(material.candidates):
         see = f"{see} {texts('fig.usual', count=usual, total=len(material.candidates))}"
+    see += unset_note([level.label for _, entries in panels for level in entries], texts)
     figure = style.sheet(stamp, texts("fig.curves.title"), see, body_in=4.4, legend=legend)
     grid = figure.subplots(2, len(panels), sharey="row", squeeze=False)
     for column, (name, entries) in enumerate(panels):
         top, bottom = grid[0][column], grid[1][column]
-        _curve(top, entries, "value", style.BLUE, "o", 6.6 / len(panels))
+        _curve(top, entries, "value", _VALUE_LOOK, 6.6 / len(panels), texts)
         lower = levels(material, name, _al)
         if lower:
-            _curve(bottom, lower, "acceptance_length", style.GREEN, "s", 6.6 / len(panels))
+            _curve(bottom, lower, "acceptance_length", _AL_LOOK, 6.6 / len(panels), texts)
         if spot := sweet[name]:
             for axes in (top, bottom):
                 axes.axvspan(spot[0] - 0.4, spot[1] + 0.4, color="#FBE9C8", zorder=0, linewidth=0)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from dflash_sweep.records import Verdict, VerdictStatus
 from dflash_sweep.report import style
+from dflash_sweep.report.axis_levels import shown_label, unset_note
 from dflash_sweep.report.material import Material, known
 from dflash_sweep.report.texts import Texts
 
@@ -104,7 +105,7 @@ def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], width_in: fl
             axes.vlines(x, level.low, level.high, color=colour, linewidth=1.8, zorder=3)
         axes.plot([x], [level.change], marker="o", color=colour, markersize=6, zorder=4,
                   markerfacecolor=style.PAPER if level.runs == 1 else colour)  # fmt: skip
-    ticks(axes, [level.text for level in levels], width_in)
+    ticks(axes, [shown_label(level.text, texts) for level in levels], width_in)
     axes.set_title(style.printable(verdict.subject, within_in=2.1, points=9.5, bold=True), pad=15)
     axes.annotate(texts(f"effect.{verdict.status}"), (0, 1), xycoords="axes fraction", xytext=(0, 3),
                   textcoords="offset points", fontsize=8.5, color=colour, fontweight="bold")  # fmt: skip
@@ -138,6 +139,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     if any(known(verdict.details.get("margin")) is not None for verdict, _ in found):
         legend.append((style.swatch(_BAND, edge=style.FAINT), texts("legend.repeat_band")))
     see = texts("fig.effects.see", metric=material.axis_label(texts))
+    see += unset_note([level.text for _, entries in found for level in entries], texts)
     figure = style.sheet(stamp, texts("fig.effects.title"), see, body_in=0.3 + 2.0 * rows, legend=legend)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
     low, high = _limits(found)

@@ -49,6 +49,7 @@ TEXTS: dict[str, str] = {
     "axis.tokens_per_step": "tokens emitted by a verify step",
     "axis.share_of_steps": "share of steps, %",
     "axis.budget": "budget (tree nodes)",
+    "unset": "unset",
     # legends
     "legend.repeated": "candidate, mean and 95 % interval",
     "legend.single": "candidate with a single run",
@@ -80,6 +81,7 @@ TEXTS: dict[str, str] = {
     "legend.device_memory": "memory of the device",
     # titles of figures and what to see in them
     "fig.usual": "Only the {count} of {total} settings with the usual switches.",
+    "fig.unset": "Unset: not given, because it does nothing in that setting or is left to the engine.",
     "fig.left_out": "{count} slower ones are left out.",
     "fig.stages.title": "Where a verify step's milliseconds go",
     "fig.stages.see": "A bar that ends left of its diamond beats plain decoding; one that ends right of it loses.",

@@ -49,6 +49,7 @@ TEXTS: dict[str, str] = {
     "axis.tokens_per_step": "一个验证步产出的 token 数",
     "axis.share_of_steps": "占全部步数的比例，%",
     "axis.budget": "budget（树节点数）",
+    "unset": "未设",
     # legends
     "legend.repeated": "候选：均值与 95 % 区间",
     "legend.single": "只跑过一次的候选",
@@ -80,6 +81,7 @@ TEXTS: dict[str, str] = {
     "legend.device_memory": "设备显存",
     # titles of figures and what to see in them
     "fig.usual": "只含开关取常用值的 {count} 个配置（共 {total} 个）。",
+    "fig.unset": "未设：没有给出，因为它在该配置中不起作用，或由引擎决定。",
     "fig.left_out": "另有 {count} 个较慢的未画出。",
     "fig.stages.title": "一个验证步的毫秒花在哪里",
     "fig.stages.see": "条形止于菱形左侧即快于普通解码，止于右侧则慢于普通解码。",
