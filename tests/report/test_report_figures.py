@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.text import Text
 
 from dflash_sweep import metrics
@@ -229,6 +230,37 @@ def test_true_and_one_are_different_levels(build_study: Builder, build_trials: B
 def with_unset(trials: Sequence[StoredTrial]) -> list[StoredTrial]:
     """Every fourth run has no budget of its own, as where its tree is switched off."""
     return [replace(t, knobs={**t.knobs, "budget": None}) if t.speculative and t.number % 4 == 0 else t for t in trials]
+
+
+def heads(figure: Figure) -> list[tuple[int, float]]:
+    """Arrow heads of intervals that are cut: which way (1 = up), and whereabouts in the frame (0 to 1)."""
+    found = []
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        for line in axes.lines:
+            if line.get_marker() in (CARETUP, CARETDOWN):
+                place = float(np.asarray(line.get_ydata())[0])
+                found.append((1 if line.get_marker() == CARETUP else -1, (place - low) / (high - low)))
+    return found
+
+
+def test_an_interval_that_leaves_the_frame_says_so(build_study: Builder, build_trials: Builder) -> None:
+    levels_of = [
+        {"value": "1", "runs": 9, "ratio": None, "ci_low": None, "ci_high": None},
+        {"value": "2", "runs": 2, "ratio": 1.01, "ci_low": 0.2, "ci_high": 5.0},
+    ]
+    wide = replace(DEAD, details={"reference": "1", "margin": 1.06, "levels": levels_of})
+    found = collect(build_study(), build_trials(26, turns=2), (wide, DEAD))
+    with style.conventions():
+        stamp = figures.stamp_for(found, TEXTS)
+        effects, curves = axis_effects.draw(found, TEXTS, stamp), axis_curves.draw(found, TEXTS, stamp)
+    assert effects is not None
+    assert curves is not None
+    assert sorted(heads(effects)) == [(-1, 0.0), (1, 1.0)]
+    for figure in (effects, curves):
+        told = any(text.get_text() == TEXTS("legend.beyond") for text in figure.legends[0].get_texts())
+        assert told == bool(heads(figure))
+    assert heads(curves), "three candidates far apart have an interval wider than all candidates"
 
 
 def test_an_unset_level_has_one_name_and_is_not_joined_to_numbers(build_study: Builder, build_trials: Builder) -> None:

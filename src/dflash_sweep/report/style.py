@@ -24,6 +24,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.patches import Patch
 
 from dflash_sweep.records import Measurement
@@ -243,6 +244,19 @@ def over(axes: Axes, x: float, y: float, text: str, **kwargs: Any) -> None:
         text, (x, y), textcoords="offset points", annotation_clip=False, zorder=5,
         bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.9}, **kwargs,
     )  # fmt: skip
+
+
+def beyond(low: float | None, high: float | None, limits: tuple[float, float]) -> bool:
+    """Whether an interval goes on outside the limits of a frame."""
+    return low is not None and high is not None and (low < limits[0] or high > limits[1])
+
+
+def interval(axes: Axes, x: float, low: float, high: float, limits: tuple[float, float], colour: str) -> None:
+    """An upright interval; an end beyond the frame's limits is an arrow head at its edge."""
+    axes.vlines(x, max(low, limits[0]), min(high, limits[1]), color=colour, linewidth=1.8, zorder=3)
+    for edge, head, is_cut in ((limits[0], CARETDOWN, low < limits[0]), (limits[1], CARETUP, high > limits[1])):
+        if is_cut:
+            axes.plot([x], [edge], marker=head, color=colour, markersize=7, clip_on=False, linestyle="", zorder=4)
 
 
 def line(colour: str, style: Literal["-", "--", ":"] = "-", width: float = 1.6) -> Line2D:

@@ -66,6 +66,7 @@ TEXTS: dict[str, str] = {
     "legend.repeat_band": "difference of two equal runs",
     "legend.value_mean": "{unit}: mean, 95 % interval",
     "legend.al_mean": "AL: mean, 95 % interval",
+    "legend.beyond": "the interval goes on beyond the frame",
     "legend.candidate": "one candidate",
     "legend.sweet_spot": "not told apart from the best",
     "legend.run": "one run",

@@ -66,6 +66,7 @@ TEXTS: dict[str, str] = {
     "legend.repeat_band": "同一配置两次运行之差",
     "legend.value_mean": "{unit}：均值，95 % 区间",
     "legend.al_mean": "AL：均值，95 % 区间",
+    "legend.beyond": "区间超出画面",
     "legend.candidate": "一个候选",
     "legend.sweet_spot": "与最好值无法区分",
     "legend.run": "一次运行",
