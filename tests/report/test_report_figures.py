@@ -302,6 +302,14 @@ def test_effects_come_from_the_conclusion(material: Material) -> None:
     assert changes == [("false", pytest.approx(1.0), False), ("true", None, True), (UNSET, None, False)]
 
 
+def test_the_picture_says_what_a_question_mark_is(material: Material) -> None:
+    with style.conventions():
+        figure = axis_effects.draw(material, TEXTS, figures.stamp_for(material, TEXTS))
+    assert figure is not None
+    assert any(text.get_text() == "?" for text in figure.axes[0].texts)
+    assert any("?: measured" in text.get_text() for text in figure.texts)
+
+
 def test_sweet_spot_is_shaded(material: Material) -> None:
     names = [name for name, _ in axis_curves.axis_means(material)]
     entries = dict(axis_curves.axis_means(material))["proposal_temp"]

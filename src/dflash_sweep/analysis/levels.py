@@ -312,6 +312,28 @@ def _levels(table: AxisTable, axis: str, places: np.ndarray, bins: int | None) -
     return tuple(_level(figures[codes == code]) for code in range(len(used))), np.asarray(codes)
 
 
+def left_out(table: AxisTable, rows: LevelRows, figures: pd.Series) -> tuple[tuple[Level, int], ...]:
+    """Levels that have a positive figure but are in no row that `prepare` kept, and their rows.
+
+    Of many numbers, those between two levels that were kept make one level.
+    """
+    places = np.flatnonzero(figures.to_numpy(dtype=float) > 0)
+    seen = {level.text for level in rows.levels}
+    if not rows.ordered:
+        texts = [table.labels[rows.axis][code] for code in table.texts[rows.axis][places]]
+        return tuple((Level(text=text), texts.count(text)) for text in dict.fromkeys(texts) if text not in seen)
+    values = table.figures[rows.axis][places]
+    spans = [(level.low, level.high) for level in rows.levels if level.low is not None and level.high is not None]
+    outside = values[[not np.isnan(v) and not any(low <= v <= high for low, high in spans) for v in values]]
+    distinct = np.unique(outside)
+    many = len(distinct) + len(rows.levels) > MAX_EXACT
+    groups = np.searchsorted([low for low, _ in spans], distinct) if many else np.arange(len(distinct))
+    parts = [outside[np.isin(outside, distinct[groups == group])] for group in np.unique(groups)]
+    unset = values[np.isnan(values)]
+    parts += [unset] if len(unset) and UNSET not in seen else []
+    return tuple((_level(part), len(part)) for part in parts)
+
+
 def _level(figures: np.ndarray) -> Level:
     if np.isnan(figures).all():
         return Level(text=UNSET)

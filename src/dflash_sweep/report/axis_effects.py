@@ -143,6 +143,8 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     if any(style.beyond(level.low, level.high, limits) for level in levels):
         legend.append((style.marker(style.MUTED, "^"), texts("legend.beyond")))
     see = texts("fig.effects.see", metric=material.axis_label(texts))
+    if any(level.change is None and not level.is_reference for _, entries in found for level in entries):
+        see += texts("space") + texts("fig.effects.not_compared")
     see += unset_note([level.text for _, entries in found for level in entries], texts)
     figure = style.sheet(stamp, texts("fig.effects.title"), see, body_in=0.3 + 2.0 * rows, legend=legend)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)

@@ -94,6 +94,7 @@ TEXTS: dict[str, str] = {
     "fig.effects.title": "What each axis does to speed",
     "fig.effects.see": "Change of {metric} against the reference level with all else equal; the same scale for every "
     "axis.",
+    "fig.effects.not_compared": "?: measured, but never with all else equal.",
     "fig.curves.title": "Along each ordered axis",
     "fig.curves.see": "Speed above, acceptance length below. Where AL still rises but speed does not, the step "
     "grows faster than it pays.",

@@ -92,6 +92,7 @@ TEXTS: dict[str, str] = {
     "fig.history.see": "单次最好值也会靠运气上升；只有确认阶段才指定胜出者。",
     "fig.effects.title": "每个轴对速度的影响",
     "fig.effects.see": "其余相同时 {metric} 相对参照取值的变化，所有轴同一刻度。区间全在带内：无效。",
+    "fig.effects.not_compared": "?：测过，但没有其余相同的对照。",
     "fig.curves.title": "沿每个有序轴",
     "fig.curves.see": "上：速度；下：接受长度。AL 仍在上升而速度不升之处，步时的增长超过了收益。",
     "fig.noise.title": "同一配置的重复运行",
