@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -178,6 +180,40 @@ def test_plain_line_and_break_even_mark(material: Material) -> None:
     marks = [float(np.asarray(line.get_xdata())[0]) for line in axes.lines if line.get_marker() == "D"]
     assert first.acceptance_length is not None
     assert marks[0] == pytest.approx(first.acceptance_length * plain_ms)
+
+
+def test_what_settings_differ_in_is_never_cut(build_study: Builder, build_trials: Builder) -> None:
+    trials: list[StoredTrial] = []
+    for trial in build_trials(48, turns=2):
+        long = {f"a_knob_with_a_long_name_{index}": (trial.candidate or 0) % 5 + index for index in range(5)}
+        own = {"mode": "always", **dict(trial.knobs), **long, "z_last": f"end{trial.candidate}"}
+        trials.append(replace(trial, knobs=own) if trial.speculative else trial)
+    found = collect(build_study(), trials, ())
+    with style.conventions():
+        stamp = figures.stamp_for(found, TEXTS)
+        made = [stage_breakdown.draw(found, TEXTS, stamp), noise_strip.draw(found, TEXTS, stamp)]
+        for figure in made:
+            assert figure is not None
+            check_conventions("labels", figure)
+            labels = [text.get_text() for text in figure.axes[0].texts if "z_last" in text.get_text()]
+            assert len(labels) > 1
+            assert all(re.search(r"z_last=end\d+$", label) for label in labels)
+            assert not any("mode=" in label for label in labels)
+            assert any(
+                re.search(r"The same for all:.* mode=always", text.get_text(), re.DOTALL) for text in figure.texts
+            )
+            boxes = [text.get_window_extent() for text in figure.axes[0].texts if "z_last" in text.get_text()]
+            assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+
+
+def test_lines_break_inside_a_word_only_where_it_is_too_long() -> None:
+    assert style.wrapped("a=1 b=2", within_in=3.0) == ["a=1 b=2"]
+    lines = style.wrapped("first=1 second=2 " + "x" * 40, within_in=1.0)
+    assert lines[:2] == ["first=1", "second=2"]
+    assert "".join(lines[2:]) == "x" * 40
+    assert all(style.advance_in(line, 8.0, False) <= 1.0 for line in lines)
+    assert style.wrapped("", within_in=1.0) == [""]
+    assert style.stacked([1, 1, 2], 0.14) == [0.0, 1.0, 3.0]
 
 
 def test_step_curves_are_round_and_few() -> None:

@@ -48,6 +48,9 @@ _SIDE_IN = 0.12
 _FOOTER_IN = 0.34
 _LEGEND_ROW_IN = 0.24
 _LEGEND_POINTS = 8.5
+_LABEL_LINE_IN = 0.14
+MAX_TEXT = 1000
+"""Characters of a label on several lines; a template of a chat as a value must not fill a page."""
 _HINTING = 0.96
 """Letters on a screen are up to this much wider than the font says, for they begin at whole pixels."""
 
@@ -119,6 +122,23 @@ def printable(
             fitting += step
         step //= 2
     return flat[:fitting].rstrip() + "…"
+
+
+def wrapped(text: str, *, within_in: float, points: float = 8.0, bold: bool = False) -> list[str]:
+    """Text of a user on as many lines as it needs; a word is broken only where it alone is too long."""
+    room = _HINTING * within_in
+    lines = [""]
+    for word in printable(text, MAX_TEXT).split(" "):
+        joined = f"{lines[-1]} {word}".strip()
+        if advance_in(joined, points, bold) <= room:
+            lines[-1] = joined
+            continue
+        lines += [word] if lines[-1] else []
+        lines[-1] = lines[-1] or word
+        while advance_in(lines[-1], points, bold) > room:
+            fits = next(n for n in range(len(lines[-1]) - 1, 0, -1) if advance_in(lines[-1][:n], points, bold) <= room)
+            lines[-1:] = [lines[-1][:fits], lines[-1][fits:]]
+    return lines
 
 
 @contextmanager
@@ -230,6 +250,14 @@ def sheet(
     footer = printable(f"{stamp.word} · {stamp.source}", within_in=WIDTH_IN - 2 * _SIDE_IN)
     figure.text(left, 0.10 / height, footer, ha="left", va="bottom", fontsize=8, color=MUTED)
     return figure
+
+
+def stacked(lines: Sequence[int], row_in: float) -> list[float]:
+    """Places of rows one below the other, in rows of `row_in` inches, where a label of so many lines is above each."""
+    places: list[float] = []
+    for count in lines:
+        places.append((places[-1] + 1 if places else 0.0) + (count - 1) * _LABEL_LINE_IN / row_in)
+    return places
 
 
 def quiet_grid(axes: Axes, axis: str = "y") -> None:
