@@ -127,6 +127,15 @@ def test_links_lead_to_rows_and_pictures() -> None:
     assert 'href="#"' in str(script)
 
 
+def test_words_of_tables_may_wrap_anywhere() -> None:
+    """A path without a space in a cell must not push the last column out of the page."""
+    table = doc.Table(("message", "trials"), (("/models/" + "x" * 300, "1"),), "ll", "")
+    page = html.Renderer({}).render(doc.Document("t", "EMULATED", (table,)), None, {})
+    assert ".sortable:not(#all-rows) td.l { overflow-wrap: anywhere; }" in page
+    assert '<table class="sortable">' in page
+    assert '<td class="l">/models/' in page
+
+
 # ---------------------------------------------------------------- numbers
 
 
