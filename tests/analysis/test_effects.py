@@ -186,3 +186,28 @@ def test_what_is_left_beside_indicator_columns_is_that_of_least_squares(
     expected = y - matrix @ np.linalg.lstsq(matrix, y, rcond=1e-9)[0]
     assert found.rank == np.linalg.matrix_rank(matrix, tol=1e-6)
     assert found.residual(y) == pytest.approx(expected, abs=1e-6)
+
+
+def test_levels_that_cannot_be_compared_are_named_too() -> None:
+    # 8 and 16 differ in nothing else; 32 and unset always come with another temp; kv z only with a temp of its own
+    knobs: list[dict[str, Any]] = [{"budget": b, "temp": 0.5, "kv": kv} for b in (8, 16) for kv in "xy"] * 3
+    knobs += [{"budget": 32, "temp": 0.7, "kv": "z"}, {"budget": None, "temp": 0.9, "kv": "z"}]
+    rows = table([trial(i, tps=100.0 + i % 5, knobs=own) for i, own in enumerate(knobs)])
+    evidence = gather(rows, no_turns(), study())
+    found = {verdict.subject: verdict for verdict in axis_verdicts.dead_axis(axis_effects(evidence), evidence)}
+    levels = {
+        name: [(level["value"], level["runs"], level["ratio"] is None) for level in found[name].details["levels"]]
+        for name in ("budget", "kv")
+    }
+    assert levels["budget"] == [("8", 6, True), ("16", 6, False), ("32", 1, True), ("unset", 1, True)]
+    assert levels["kv"] == [("x", 6, True), ("y", 6, False), ("z", 2, True)]
+
+
+def test_many_levels_that_cannot_be_compared_are_put_together() -> None:
+    knobs: list[dict[str, Any]] = [{"budget": b, "temp": 0.5} for b in (50, 60)] * 4
+    knobs += [{"budget": b, "temp": float(b)} for b in range(100, 130)] + [{"budget": 10, "temp": 10.0}]
+    rows = with_keys(table([trial(i, tps=100.0 + i % 5, knobs=own) for i, own in enumerate(knobs)]))
+    made, speeds = axis_table(rows), numbers(rows, "decode_tps")
+    kept = prepare(made, "budget", speeds, matched=True)
+    assert kept is not None
+    assert [(level.text, n) for level, n in levels_room.left_out(made, kept, speeds)] == [("10", 1), ("100–129", 30)]

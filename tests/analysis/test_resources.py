@@ -73,6 +73,26 @@ def test_memory_of_settings_that_cannot_be_told_apart_is_not_explained() -> None
     assert verdict.status is VerdictStatus.NOT_ENOUGH_DATA
 
 
+def test_memory_that_no_knob_explains_is_still_known() -> None:
+    def said(rows: list[dict[str, object]]) -> str:
+        (verdict,) = memory(gather(table(rows), no_turns(), study()))
+        assert verdict.status is VerdictStatus.NOT_ENOUGH_DATA
+        return verdict.statement
+
+    few = [trial(i, knobs={"budget": 8 + i}, peak_memory_mib=9000.0 + i) for i in range(3)]
+    assert said(few) == (
+        "No run ran out of memory. "
+        "Memory was recorded in 3 runs (peak_memory_mib), but these show no knob that moves it."
+    )
+    logged = [trial(i, knobs={"budget": 8 + i}, **{"memory.kv": 800.0}) for i in range(8)]
+    assert "recorded in 8 runs (memory.kv)" in said(logged)
+    assert said([trial(0, knobs={"budget": 8})]) == "No run ran out of memory and no memory figure was recorded."
+    unstated = [row | {"setting_note": "as before"} for row in (oom(0, budget=8), oom(1, budget=9))]
+    assert said([*unstated, trial(2, knobs={"budget": 8}, setting_note=None)]) == (
+        "2 runs ran out of memory, but none of them states its whole setting. No memory figure was recorded."
+    )
+
+
 def stages(number: int, draft: float, verify: float, left: float, **fields: Any) -> dict[str, object]:
     step = draft + verify + left
     return trial(number, tps=2500 / step, draft_ms=draft, verify_ms=verify, **fields)

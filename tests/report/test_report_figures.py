@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.text import Text
 
 from dflash_sweep import metrics
-from dflash_sweep.records import Role, StoredTrial, Verdict, VerdictStatus
+from dflash_sweep.records import UNSET, Role, StoredTrial, Verdict, VerdictStatus
 from dflash_sweep.report import (
     acceptance,
     axis_curves,
@@ -31,7 +34,7 @@ from dflash_sweep.report import (
     timeline,
     tradeoff,
 )
-from dflash_sweep.report.axis_levels import levels
+from dflash_sweep.report.axis_levels import levels, shown_label
 from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.material import Material, collect
 from dflash_sweep.report.texts import texts_for
@@ -51,7 +54,7 @@ DEAD = Verdict(
         "levels": [
             {"value": "false", "runs": 9, "ratio": 1.01, "ci_low": 0.99, "ci_high": 1.03},
             {"value": "true", "runs": 11, "ratio": None, "ci_low": None, "ci_high": None},
-            {"value": "unset", "runs": 1, "ratio": None, "ci_low": None, "ci_high": None},
+            {"value": UNSET, "runs": 1, "ratio": None, "ci_low": None, "ci_high": None},
         ],
     },
 )  # fmt: skip
@@ -179,11 +182,70 @@ def test_plain_line_and_break_even_mark(material: Material) -> None:
     assert marks[0] == pytest.approx(first.acceptance_length * plain_ms)
 
 
+def test_what_settings_differ_in_is_never_cut(build_study: Builder, build_trials: Builder) -> None:
+    trials: list[StoredTrial] = []
+    for trial in build_trials(48, turns=2):
+        long = {f"a_knob_with_a_long_name_{index}": (trial.candidate or 0) % 5 + index for index in range(5)}
+        own = {"mode": "always", **dict(trial.knobs), **long, "z_last": f"end{trial.candidate}"}
+        trials.append(replace(trial, knobs=own) if trial.speculative else trial)
+    found = collect(build_study(), trials, ())
+    with style.conventions():
+        stamp = figures.stamp_for(found, TEXTS)
+        made = [stage_breakdown.draw(found, TEXTS, stamp), noise_strip.draw(found, TEXTS, stamp)]
+        for figure in made:
+            assert figure is not None
+            check_conventions("labels", figure)
+            labels = [text.get_text() for text in figure.axes[0].texts if "z_last" in text.get_text()]
+            assert len(labels) > 1
+            assert all(re.search(r"z_last=end\d+$", label) for label in labels)
+            assert not any("mode=" in label for label in labels)
+            assert any(
+                re.search(r"The same for all:.* mode=always", text.get_text(), re.DOTALL) for text in figure.texts
+            )
+            boxes = [text.get_window_extent() for text in figure.axes[0].texts if "z_last" in text.get_text()]
+            assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+
+
+def test_lines_break_inside_a_word_only_where_it_is_too_long() -> None:
+    assert style.wrapped("a=1 b=2", within_in=3.0) == ["a=1 b=2"]
+    lines = style.wrapped("first=1 second=2 " + "x" * 40, within_in=1.0)
+    assert lines[:2] == ["first=1", "second=2"]
+    assert "".join(lines[2:]) == "x" * 40
+    assert all(style.advance_in(line, 8.0, False) <= 1.0 for line in lines)
+    assert style.wrapped("", within_in=1.0) == [""]
+    assert style.stacked([1, 1, 2], 0.14) == [0.0, 1.0, 3.0]
+
+
 def test_step_curves_are_round_and_few() -> None:
     assert tradeoff.step_levels([60.0, 140.0]) == [60.0, 80.0, 100.0, 120.0, 140.0]
     levels_ = tradeoff.step_levels([81.0, 82.0])
     assert levels_[0] < 81 < levels_[-1]
     assert len(levels_) <= tradeoff.MAX_CURVES + 1
+
+
+def test_every_curve_is_named(material: Material) -> None:
+    # plain decoding far above everything else presses the curves together
+    baseline = replace(material.everyone[0], speculative=False, knobs={}, tps=400.0, tps_low=None, tps_high=None)
+    pressed = replace(material)
+    pressed.__dict__["everyone"] = (baseline, *material.candidates)
+    with style.conventions():
+        figure = tradeoff.draw(pressed, TEXTS, figures.stamp_for(pressed, TEXTS))
+    assert figure is not None
+    axes = figure.axes[0]
+    curves = [line for line in axes.lines if line.get_linestyle() == ":"]
+    names = [text for text in axes.texts if text.get_text().endswith(" ms")]
+    assert len(names) == len(curves) > 3
+    heights = sorted(float(text.xy[1]) for text in names)  # type: ignore[attr-defined]
+    low, high = axes.get_ylim()
+    assert min(np.diff(heights)) > 0.04 * (high - low), "no name lies on another"
+    check_conventions("tradeoff", figure)
+
+
+def test_labels_are_moved_as_little_as_keeps_them_apart() -> None:
+    assert tradeoff.spread_out([9.0, 5.0, 1.0], 2.0, 0.0, 10.0) == [9.0, 5.0, 1.0]
+    assert tradeoff.spread_out([5.0, 4.0, 0.5], 2.0, 0.0, 10.0) == [5.0, 3.0, 0.5]
+    assert tradeoff.spread_out([1.0, 0.9, 0.8], 2.0, 0.0, 10.0) == [4.0, 2.0, 0.0]
+    assert tradeoff.spread_out([], 2.0, 0.0, 10.0) == []
 
 
 def test_levels_follow_the_axis(material: Material) -> None:
@@ -201,11 +263,87 @@ def test_true_and_one_are_different_levels(build_study: Builder, build_trials: B
     assert sorted(level.label for level in found) == ["1", "true"]
 
 
+def with_unset(trials: Sequence[StoredTrial]) -> list[StoredTrial]:
+    """Every fourth run has no budget of its own, as where its tree is switched off."""
+    return [replace(t, knobs={**t.knobs, "budget": None}) if t.speculative and t.number % 4 == 0 else t for t in trials]
+
+
+def heads(figure: Figure) -> list[tuple[int, float]]:
+    """Arrow heads of intervals that are cut: which way (1 = up), and whereabouts in the frame (0 to 1)."""
+    found = []
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        for line in axes.lines:
+            if line.get_marker() in (CARETUP, CARETDOWN):
+                place = float(np.asarray(line.get_ydata())[0])
+                found.append((1 if line.get_marker() == CARETUP else -1, (place - low) / (high - low)))
+    return found
+
+
+def test_an_interval_that_leaves_the_frame_says_so(build_study: Builder, build_trials: Builder) -> None:
+    levels_of = [
+        {"value": "1", "runs": 9, "ratio": None, "ci_low": None, "ci_high": None},
+        {"value": "2", "runs": 2, "ratio": 1.01, "ci_low": 0.2, "ci_high": 5.0},
+    ]
+    wide = replace(DEAD, details={"reference": "1", "margin": 1.06, "levels": levels_of})
+    found = collect(build_study(), build_trials(26, turns=2), (wide, DEAD))
+    with style.conventions():
+        stamp = figures.stamp_for(found, TEXTS)
+        effects, curves = axis_effects.draw(found, TEXTS, stamp), axis_curves.draw(found, TEXTS, stamp)
+    assert effects is not None
+    assert curves is not None
+    assert sorted(heads(effects)) == [(-1, 0.0), (1, 1.0)]
+    for figure in (effects, curves):
+        told = any(text.get_text() == TEXTS("legend.beyond") for text in figure.legends[0].get_texts())
+        assert told == bool(heads(figure))
+    assert heads(curves), "three candidates far apart have an interval wider than all candidates"
+
+
+def test_an_unset_level_has_one_name_and_is_not_joined_to_numbers(build_study: Builder, build_trials: Builder) -> None:
+    verdict = replace(DEAD, subject="budget")
+    found = collect(build_study(), with_unset(build_trials(48, turns=2)), (verdict,))
+    assert [shown_label(UNSET, texts) for texts in (TEXTS, texts_for("zh"))] == ["unset", "未设"]
+    with style.conventions():
+        stamp = figures.stamp_for(found, TEXTS)
+        effects, curves = axis_effects.draw(found, TEXTS, stamp), axis_curves.draw(found, TEXTS, stamp)
+    assert effects is not None
+    assert curves is not None
+    for figure in (effects, curves):
+        words = [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)]
+        assert "unset" in words
+        assert "default" not in words
+        assert any("Unset: not given" in text for text in words), "the picture says what unset is"
+    assert {pair.row_labels[-1] for pair in interactions.pairs(found) if pair.rows == "budget"} <= {UNSET}
+    (budget,) = [axes for axes in curves.axes if axes.get_title(loc="left") == "budget"]
+    places = [label.get_text() for label in budget.get_xticklabels()]
+    assert places[-1] == "unset"
+    (line,) = [line for line in budget.lines if line.get_linestyle() == "-" and len(np.asarray(line.get_xdata())) > 1]
+    assert list(np.asarray(line.get_xdata())) == list(range(len(places) - 1))
+
+
+def test_an_unset_level_stays_beside_many_numbers(build_study: Builder, build_trials: Builder) -> None:
+    trials = [
+        replace(t, knobs={**t.knobs, "budget": t.number}) if t.speculative else t for t in build_trials(48, turns=1)
+    ]
+    found = collect(build_study(), with_unset(trials), ())
+    labels = [level.label for level in levels(found, "budget", lambda entry: entry.value)]
+    assert len(labels) == 6
+    assert labels[-1] == UNSET
+
+
 def test_effects_come_from_the_conclusion(material: Material) -> None:
     (panel,) = axis_effects.panels(material)
     assert panel[0] is DEAD
     changes = [(level.text, level.change, level.is_reference) for level in panel[1]]
-    assert changes == [("false", pytest.approx(1.0), False), ("true", None, True), ("unset", None, False)]
+    assert changes == [("false", pytest.approx(1.0), False), ("true", None, True), (UNSET, None, False)]
+
+
+def test_the_picture_says_what_a_question_mark_is(material: Material) -> None:
+    with style.conventions():
+        figure = axis_effects.draw(material, TEXTS, figures.stamp_for(material, TEXTS))
+    assert figure is not None
+    assert any(text.get_text() == "?" for text in figure.axes[0].texts)
+    assert any("?: measured" in text.get_text() for text in figure.texts)
 
 
 def test_sweet_spot_is_shaded(material: Material) -> None:

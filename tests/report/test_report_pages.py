@@ -19,7 +19,7 @@ from dflash_sweep import metrics
 from dflash_sweep.analysis.verdicts import VERDICT_IDS
 from dflash_sweep.errors import ConfigError, FailureKind
 from dflash_sweep.objective import direction
-from dflash_sweep.records import Measurement, Role, StoredTrial, Verdict, VerdictStatus
+from dflash_sweep.records import UNSET, Measurement, Role, StoredTrial, Verdict, VerdictStatus
 from dflash_sweep.report import document as doc
 from dflash_sweep.report import figures, html, markdown, style, texts_en, texts_zh, tradeoff, verdict_lines, wording
 from dflash_sweep.report.answer import answer
@@ -127,6 +127,15 @@ def test_links_lead_to_rows_and_pictures() -> None:
     assert 'href="#"' in str(script)
 
 
+def test_words_of_tables_may_wrap_anywhere() -> None:
+    """A path without a space in a cell must not push the last column out of the page."""
+    table = doc.Table(("message", "trials"), (("/models/" + "x" * 300, "1"),), "ll", "")
+    page = html.Renderer({}).render(doc.Document("t", "EMULATED", (table,)), None, {})
+    assert ".sortable:not(#all-rows) td.l { overflow-wrap: anywhere; }" in page
+    assert '<table class="sortable">' in page
+    assert '<td class="l">/models/' in page
+
+
 # ---------------------------------------------------------------- numbers
 
 
@@ -134,7 +143,7 @@ def test_unknown_numbers_are_dashes() -> None:
     for value in (None, float("nan"), float("inf")):
         assert wording.number(value) == wording.rate(value) == wording.factor(value) == "—"
     assert wording.interval(None, 3.0) == "—"
-    assert wording.knob_value(None) == "default"
+    assert wording.knob_value(None) == UNSET
 
 
 def test_numbers_are_short() -> None:
@@ -148,7 +157,7 @@ def test_numbers_are_short() -> None:
     assert wording.rate(9.9) == "9.90"
     assert wording.rate(145.84) == "145.8"
     assert wording.knob_text({"b": True, "t": 0.7, "n": None}, ("t", "b", "n"), joiner=" ") == "t=0.7 b=true"
-    assert wording.knob_text({"n": None}, ("n",)) == "n=default"
+    assert wording.knob_text({"n": None}, ("n",)) == "n=unset"
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dflash_sweep.analysis import ordered
@@ -105,19 +106,24 @@ def _why_undecided(effect: AxisEffect) -> Sentence:
 
 
 def _level_details(effect: AxisEffect) -> list[dict[str, object]]:
-    details = []
-    for code, level in enumerate(effect.rows.levels):
-        ratio = effect.ratios.get(code)
-        details.append(
-            {
-                "value": level.text,
-                "runs": effect.rows.counts[code],
-                "ratio": ratio.value if ratio else None,
-                "ci_low": ratio.low if ratio else None,
-                "ci_high": ratio.high if ratio else None,
-            }
-        )
-    return details
+    """Every level that was measured, numbers rising and unset last; no ratio where it is the reference or was never
+    compared with it."""
+    found = [
+        (level, effect.rows.counts[code], effect.ratios.get(code)) for code, level in enumerate(effect.rows.levels)
+    ]
+    found += [(level, runs, None) for level, runs in effect.left_out]
+    if effect.rows.ordered:
+        found.sort(key=lambda entry: math.inf if entry[0].low is None else entry[0].low)
+    return [
+        {
+            "value": level.text,
+            "runs": runs,
+            "ratio": ratio.value if ratio else None,
+            "ci_low": ratio.low if ratio else None,
+            "ci_high": ratio.high if ratio else None,
+        }
+        for level, runs, ratio in found
+    ]
 
 
 def sweet_spot(effects: Sequence[AxisEffect], evidence: Evidence) -> list[Verdict]:

@@ -16,7 +16,7 @@ from statsmodels.stats.multitest import multipletests
 from dflash_sweep.analysis import levels as lv
 from dflash_sweep.analysis.evidence import Evidence, committed_per_step
 from dflash_sweep.analysis.intervals import Interval
-from dflash_sweep.analysis.levels import AxisTable, Fit, LevelRows
+from dflash_sweep.analysis.levels import AxisTable, Fit, Level, LevelRows
 from dflash_sweep.analysis.noise import Noise, repeat_noise
 from dflash_sweep.analysis.rows import numbers
 
@@ -41,7 +41,8 @@ class AxisEffect:
 
     `ratios`: level → ratio to the `reference` (the level with the most rows), interval at TOST_LEVEL. `margin`:
     repeatability limit as a ratio, e.g. 1.08. `acceptance_moves` None = not known. `status`: moves, dead (all
-    intervals lie within the margin and the acceptance stands still) or undecided.
+    intervals lie within the margin and the acceptance stands still) or undecided. `left_out`: levels that were measured
+    but in no row that can be compared, with their runs.
     """
 
     name: str
@@ -54,6 +55,7 @@ class AxisEffect:
     margin: float
     acceptance_moves: bool | None
     status: str
+    left_out: tuple[tuple[Level, int], ...] = ()
 
     @property
     def widest(self) -> tuple[int, Interval] | None:
@@ -73,7 +75,8 @@ def axis_effects(evidence: Evidence) -> tuple[AxisEffect, ...]:
     for name in table.names:
         chosen = _chosen(evidence, name, table)
         if chosen is not None:
-            found.append(_untested(name, *chosen, _acceptance_moves(table, name, lengths, noise), evidence))
+            effect = _untested(name, *chosen, _acceptance_moves(table, name, lengths, noise), evidence)
+            found.append(replace(effect, left_out=lv.left_out(table, effect.rows, numbers(rows, evidence.column))))
     if not found:
         return ()
     adjusted = multipletests([effect.p for effect in found], method="holm")[1]

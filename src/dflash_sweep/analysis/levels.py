@@ -1,4 +1,5 @@
-"""Levels of one axis, compared with everything else held equal. Imports `rows`, `intervals` and `frames` only.
+"""Levels of one axis, compared with everything else held equal. Imports `rows`, `intervals`,
+`frames` and `records` only.
 
 Two ways. *Matched*: only rows that differ in nothing but this axis are compared (a search that changes one thing at a
 time gives many). *Additive*: all rows, the other axes allowed for by a linear model on the log scale (a sampler that
@@ -19,6 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from dflash_sweep.analysis.intervals import Interval
 from dflash_sweep.analysis.rows import is_missing, value_text
 from dflash_sweep.frames import KNOB_PREFIX
+from dflash_sweep.records import UNSET
 
 MAX_LEVELS = 6
 """An axis with more distinct values than this is cut into as many quantile bins in the additive model."""
@@ -33,7 +35,7 @@ MIN_RESIDUAL_DF = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One level: a value, a bin of values (`low` < `high`), or unset (`low` None and text "unset")."""
+    """One level: a value, a bin of values (`low` < `high`), or unset (`low` None and text UNSET)."""
 
     text: str
     low: float | None = None
@@ -114,7 +116,7 @@ def axis_table(rows: pd.DataFrame) -> AxisTable:
 
 
 def _text(value: object) -> str:
-    return "unset" if is_missing(value) else value_text(value)
+    return UNSET if is_missing(value) else value_text(value)
 
 
 def _is_ordered(values: pd.Series) -> bool:
@@ -310,9 +312,31 @@ def _levels(table: AxisTable, axis: str, places: np.ndarray, bins: int | None) -
     return tuple(_level(figures[codes == code]) for code in range(len(used))), np.asarray(codes)
 
 
+def left_out(table: AxisTable, rows: LevelRows, figures: pd.Series) -> tuple[tuple[Level, int], ...]:
+    """Levels that have a positive figure but are in no row that `prepare` kept, and their rows.
+
+    Of many numbers, those between two levels that were kept make one level.
+    """
+    places = np.flatnonzero(figures.to_numpy(dtype=float) > 0)
+    seen = {level.text for level in rows.levels}
+    if not rows.ordered:
+        texts = [table.labels[rows.axis][code] for code in table.texts[rows.axis][places]]
+        return tuple((Level(text=text), texts.count(text)) for text in dict.fromkeys(texts) if text not in seen)
+    values = table.figures[rows.axis][places]
+    spans = [(level.low, level.high) for level in rows.levels if level.low is not None and level.high is not None]
+    outside = values[[not np.isnan(v) and not any(low <= v <= high for low, high in spans) for v in values]]
+    distinct = np.unique(outside)
+    many = len(distinct) + len(rows.levels) > MAX_EXACT
+    groups = np.searchsorted([low for low, _ in spans], distinct) if many else np.arange(len(distinct))
+    parts = [outside[np.isin(outside, distinct[groups == group])] for group in np.unique(groups)]
+    unset = values[np.isnan(values)]
+    parts += [unset] if len(unset) and UNSET not in seen else []
+    return tuple((_level(part), len(part)) for part in parts)
+
+
 def _level(figures: np.ndarray) -> Level:
     if np.isnan(figures).all():
-        return Level(text="unset")
+        return Level(text=UNSET)
     low, high = float(figures.min()), float(figures.max())
     text = value_text(low) if low == high else f"{value_text(low)}–{value_text(high)}"
     return Level(text=text, low=low, high=high)

@@ -17,12 +17,12 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.proportion import proportion_confint
 
 from dflash_sweep.analysis import levels as lv
-from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, unknown
+from dflash_sweep.analysis.evidence import HOLDS, UNKNOWN, Evidence, between, runs_in_words, unknown
 from dflash_sweep.analysis.intervals import Interval, mean_interval
 from dflash_sweep.analysis.rows import is_missing, knob_columns, numbers, row_name, value_text, whole_settings
 from dflash_sweep.analysis.sentences import Sentence, listed, say, together
 from dflash_sweep.frames import KNOB_PREFIX, MEMORY_PREFIX
-from dflash_sweep.records import Verdict
+from dflash_sweep.records import UNSET, Verdict
 
 MAX_TERMS = 3
 """Conditions in the description of what does not fit."""
@@ -53,8 +53,30 @@ class Misfit:
 def memory(evidence: Evidence) -> list[Verdict]:
     """What does not fit; MiB per unit of a knob from messages and log figures; peak memory along the knobs."""
     found = [*_fits(evidence), *_messages(evidence), *_figures(evidence)]
-    why = say("No run ran out of memory and no memory figure was recorded.")
-    return found or [unknown("memory", "device memory", why)]
+    return found or [_nothing_shown(evidence.trials)]
+
+
+def _nothing_shown(rows: pd.DataFrame) -> Verdict:
+    """What is known of memory where nothing follows from it: runs that did not fit, figures that no knob explains."""
+    failed = int((rows["failure_kind"].map(str) == "out_of_memory").sum()) if len(rows) else 0
+    figures = {column: numbers(rows, column).notna() for column in _figure_columns(rows)}
+    figures = {column: known for column, known in figures.items() if known.any()}
+    if not failed and not figures:
+        return unknown("memory", "device memory", say("No run ran out of memory and no memory figure was recorded."))
+    n = int(np.logical_or.reduce(list(figures.values())).sum()) if figures else 0
+    text = together(
+        say("{runs} ran out of memory, but none of them states its whole setting.", runs=runs_in_words(failed))
+        if failed
+        else say("No run ran out of memory."),
+        say(
+            "Memory was recorded in {runs} ({figures}), but these show no knob that moves it.",
+            runs=runs_in_words(n),
+            figures=listed(figures),
+        )
+        if figures
+        else say("No memory figure was recorded."),
+    )
+    return unknown("memory", "device memory", text, max(n, failed))
 
 
 def _fits(evidence: Evidence) -> list[Verdict]:
@@ -104,11 +126,8 @@ def _fits(evidence: Evidence) -> list[Verdict]:
 
 
 def _condition(misfit: Misfit) -> str | Sentence:
-    """ "n_ctx=65536 with batch at its default and tree=true"."""
-    terms = [
-        say("{knob} at its default", knob=name) if value == "unset" else f"{name}={value}"
-        for name, value in misfit.terms
-    ]
+    """ "n_ctx=65536 with batch unset and tree=true"."""
+    terms = [say("{knob} unset", knob=name) if value == UNSET else f"{name}={value}" for name, value in misfit.terms]
     if len(terms) == 1:
         return terms[0]
     rest = terms[1] if len(terms) == 2 else say("{one} and {other}", one=terms[1], other=terms[2])
@@ -157,7 +176,7 @@ def worst_condition(rows: pd.DataFrame, failed: pd.Series) -> Misfit | None:
 
 
 def _texts(rows: pd.DataFrame, column: str) -> np.ndarray:
-    return np.array(["unset" if is_missing(v) else value_text(v) for v in rows[column]], dtype=object)
+    return np.array([UNSET if is_missing(v) else value_text(v) for v in rows[column]], dtype=object)
 
 
 _Terms = tuple[tuple[str, str], ...]
@@ -185,7 +204,7 @@ def _unusual(row: pd.Series, rows: pd.DataFrame, terms: dict[str, str]) -> str |
     for column in knob_columns(rows):
         name = column[len(KNOB_PREFIX) :]
         texts = pd.Series(_texts(rows, column))
-        own = "unset" if is_missing(row[column]) else value_text(row[column])
+        own = UNSET if is_missing(row[column]) else value_text(row[column])
         if name not in terms and own != str(texts.mode().iloc[0]):
             parts.append(f"{name}={own}")
     return ", ".join(parts[:3]) or say("usual settings")
@@ -271,12 +290,14 @@ def _per_unit(name: str, ratios: pd.Series, rows: pd.DataFrame) -> Verdict:
 
 def _figures(evidence: Evidence) -> list[Verdict]:
     """Peak memory and the log's figures along each ordered knob, all knobs in one linear model."""
-    rows = evidence.known
-    columns = ["peak_memory_mib", *(str(c) for c in rows.columns if str(c).startswith(MEMORY_PREFIX))]
     found = []
-    for column in columns:
-        found += _slopes(rows, column)
+    for column in _figure_columns(evidence.known):
+        found += _slopes(evidence.known, column)
     return found
+
+
+def _figure_columns(rows: pd.DataFrame) -> list[str]:
+    return ["peak_memory_mib", *(str(c) for c in rows.columns if str(c).startswith(MEMORY_PREFIX))]
 
 
 def _slopes(rows: pd.DataFrame, column: str) -> list[Verdict]:

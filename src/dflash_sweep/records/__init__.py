@@ -28,11 +28,12 @@ from dflash_sweep.records.turn import (
     TurnCounters,
     TurnRecord,
 )
-from dflash_sweep.records.words import Knobs, KnobValue, Measurement, Role, VerdictStatus
+from dflash_sweep.records.words import UNSET, Knobs, KnobValue, Measurement, Role, VerdictStatus
 
 __all__ = [
     "AS_RECORDED",
     "OTHER_ARM",
+    "UNSET",
     "AxisInfo",
     "Device",
     "EngineBuild",

@@ -8,6 +8,10 @@ from typing import TypeAlias
 KnobValue: TypeAlias = bool | int | float | str | None
 """A value of a knob. None = leave the knob to the engine's default (no flag is passed)."""
 
+UNSET = "unset"
+"""How a knob without a value is called everywhere: not given, because it has no effect in that setting or is left to
+the engine."""
+
 Knobs: TypeAlias = dict[str, KnobValue]
 """Canonical knob name → value, e.g. {"budget": 22, "chain_seed": True}."""
 

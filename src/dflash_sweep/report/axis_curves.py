@@ -6,6 +6,8 @@ holds when all else is equal is the business of `axis_effects`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,7 +15,7 @@ from matplotlib.figure import Figure
 from dflash_sweep.records import KnobValue, VerdictStatus
 from dflash_sweep.report import style
 from dflash_sweep.report.axis_effects import ticks
-from dflash_sweep.report.axis_levels import Level, is_ordered, levels, usual_candidates
+from dflash_sweep.report.axis_levels import Level, is_ordered, levels, shown_label, unset_note, usual_candidates
 from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
@@ -47,13 +49,6 @@ def _span(entries: list[Level]) -> float:
     return max(means) - min(means)
 
 
-def _interval_mark(axes: Axes, x: float, level: Level, colour: str, shape: str = "o") -> None:
-    if level.low is not None and level.high is not None:
-        axes.vlines(x, level.low, level.high, color=colour, linewidth=1.8, zorder=3)
-    axes.plot([x], [level.mean], marker=shape, color=colour, markersize=6, zorder=4,
-              markerfacecolor=colour if level.low is not None else style.PAPER)  # fmt: skip
-
-
 def _within(value: KnobValue, low: float, high: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
@@ -85,15 +80,45 @@ def _limits(panels: list[tuple[str, list[Level]]], measure_of: str) -> tuple[flo
     return min(values) - pad, max(values) + pad
 
 
-def _curve(axes: Axes, entries: list[Level], measure_of: str, colour: str, shape: str, width_in: float) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """What a row of panels shows: a candidate's attribute, its levels by panel, colour and shape, ends of the scale."""
+
+    measure_of: str
+    levels: list[list[Level]]
+    look: tuple[str, str]
+    limits: tuple[float, float]
+
+
+def _rows(material: Material, panels: list[tuple[str, list[Level]]]) -> list[_Row]:
+    """The objective, and the acceptance length where it is known."""
+    found = [_Row(measure_of="value", levels=[entries for _, entries in panels], look=(style.BLUE, "o"),
+                  limits=_limits(panels, "value"))]  # fmt: skip
+    if any(entry.acceptance_length is not None for entry in material.candidates):
+        lower = [levels(material, name, _al) for name, _ in panels]
+        found.append(_Row(measure_of="acceptance_length", levels=lower, look=(style.GREEN, "s"),
+                          limits=_limits(panels, "acceptance_length")))  # fmt: skip
+    return found
+
+
+def _mark(axes: Axes, x: float, level: Level, row: _Row) -> None:
+    colour, shape = row.look
+    if level.low is not None and level.high is not None:
+        style.interval(axes, x, level.low, level.high, row.limits, colour)
+    axes.plot([x], [level.mean], marker=shape, color=colour, markersize=6, zorder=4,
+              markerfacecolor=colour if level.low is not None else style.PAPER)  # fmt: skip
+
+
+def _curve(axes: Axes, entries: list[Level], row: _Row) -> None:
     for x, level in enumerate(entries):
-        values = [value for entry in level.candidates if (value := getattr(entry, measure_of)) is not None]
+        values = [value for entry in level.candidates if (value := getattr(entry, row.measure_of)) is not None]
         offsets = (np.arange(len(values)) * _GOLDEN % 1 - 0.5) * 0.32  # spread out without an order of their own
         axes.plot(x + offsets, values, marker=".", color=style.FAINT, markeredgecolor=style.MUTED,
                   markeredgewidth=0.4, markersize=5, linestyle="", zorder=1)  # fmt: skip
-        _interval_mark(axes, x, level, colour, shape)
-    axes.plot(range(len(entries)), [level.mean for level in entries], color=colour, linewidth=1.2, zorder=2)
-    ticks(axes, [level.label for level in entries], width_in)
+        _mark(axes, x, level, row)
+    joined = [(x, level.mean) for x, level in enumerate(entries) if level.values != (None,)]  # unset has no place in it
+    axes.plot(*zip(*joined, strict=True), color=row.look[0], linewidth=1.2, zorder=2)
+    axes.set_ylim(*row.limits)
     style.quiet_grid(axes)
 
 
@@ -116,14 +141,18 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     see, usual = texts("fig.curves.see"), len(usual_candidates(material))
     if usual < len(material.candidates):
         see = f"{see} {texts('fig.usual', count=usual, total=len(material.candidates))}"
+    see += unset_note([level.label for _, entries in panels for level in entries], texts)
+    rows = _rows(material, panels)
+    if any(style.beyond(level.low, level.high, row.limits) for row in rows for each in row.levels for level in each):
+        legend.append((style.marker(style.MUTED, "^"), texts("legend.beyond")))
     figure = style.sheet(stamp, texts("fig.curves.title"), see, body_in=4.4, legend=legend)
     grid = figure.subplots(2, len(panels), sharey="row", squeeze=False)
-    for column, (name, entries) in enumerate(panels):
+    for column, (name, _) in enumerate(panels):
         top, bottom = grid[0][column], grid[1][column]
-        _curve(top, entries, "value", style.BLUE, "o", 6.6 / len(panels))
-        lower = levels(material, name, _al)
-        if lower:
-            _curve(bottom, lower, "acceptance_length", style.GREEN, "s", 6.6 / len(panels))
+        for axes, row in zip((top, bottom), rows, strict=False):
+            if entries := row.levels[column]:
+                _curve(axes, entries, row)
+                ticks(axes, [shown_label(level.label, texts) for level in entries], 6.6 / len(panels))
         if spot := sweet[name]:
             for axes in (top, bottom):
                 axes.axvspan(spot[0] - 0.4, spot[1] + 0.4, color="#FBE9C8", zorder=0, linewidth=0)
@@ -134,9 +163,6 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
             if axis is not None and axis.unit
             else ""
         )
-    grid[0][0].set_ylim(*_limits(panels, "value"))
-    if any(entry.acceptance_length is not None for entry in material.candidates):
-        grid[1][0].set_ylim(*_limits(panels, "acceptance_length"))
     grid[0][0].set_ylabel(material.axis_label(texts))
     grid[1][0].set_ylabel(texts("axis.al_short"))
     return figure

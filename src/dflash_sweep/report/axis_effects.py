@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from dflash_sweep.records import Verdict, VerdictStatus
 from dflash_sweep.report import style
+from dflash_sweep.report.axis_levels import shown_label, unset_note
 from dflash_sweep.report.material import Material, known
 from dflash_sweep.report.texts import Texts
 
@@ -87,7 +88,8 @@ def _limits(found: list[tuple[Verdict, list[LevelEffect]]]) -> tuple[float, floa
     return low - pad, high + pad
 
 
-def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], width_in: float, texts: Texts) -> None:
+def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], limits: tuple[float, float],
+           width_in: float, texts: Texts) -> None:  # fmt: skip
     colour = _COLOURS[verdict.status]
     margin = known(verdict.details.get("margin"))
     if margin is not None:
@@ -101,10 +103,10 @@ def _panel(axes: Axes, verdict: Verdict, levels: list[LevelEffect], width_in: fl
                 axes.annotate("?", (x, 0.0), ha="center", va="center", fontsize=9, color=style.MUTED)
             continue
         if level.low is not None and level.high is not None:
-            axes.vlines(x, level.low, level.high, color=colour, linewidth=1.8, zorder=3)
+            style.interval(axes, x, level.low, level.high, limits, colour)
         axes.plot([x], [level.change], marker="o", color=colour, markersize=6, zorder=4,
                   markerfacecolor=style.PAPER if level.runs == 1 else colour)  # fmt: skip
-    ticks(axes, [level.text for level in levels], width_in)
+    ticks(axes, [shown_label(level.text, texts) for level in levels], width_in)
     axes.set_title(style.printable(verdict.subject, within_in=2.1, points=9.5, bold=True), pad=15)
     axes.annotate(texts(f"effect.{verdict.status}"), (0, 1), xycoords="axes fraction", xytext=(0, 3),
                   textcoords="offset points", fontsize=8.5, color=colour, fontweight="bold")  # fmt: skip
@@ -137,14 +139,19 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         legend.append((style.marker(style.INK, hollow=True), texts("legend.one_run")))
     if any(known(verdict.details.get("margin")) is not None for verdict, _ in found):
         legend.append((style.swatch(_BAND, edge=style.FAINT), texts("legend.repeat_band")))
+    limits = _limits(found)
+    if any(style.beyond(level.low, level.high, limits) for level in levels):
+        legend.append((style.marker(style.MUTED, "^"), texts("legend.beyond")))
     see = texts("fig.effects.see", metric=material.axis_label(texts))
+    if any(level.change is None and not level.is_reference for _, entries in found for level in entries):
+        see += texts("space") + texts("fig.effects.not_compared")
+    see += unset_note([level.text for _, entries in found for level in entries], texts)
     figure = style.sheet(stamp, texts("fig.effects.title"), see, body_in=0.3 + 2.0 * rows, legend=legend)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    low, high = _limits(found)
     for index, (verdict, entries) in enumerate(found):
         axes = grid[index // columns][index % columns]
-        _panel(axes, verdict, entries, 6.9 / columns, texts)
-        axes.set_ylim(low, high)
+        _panel(axes, verdict, entries, limits, 6.9 / columns, texts)
+        axes.set_ylim(*limits)
         if index % columns == 0:
             axes.set_ylabel(texts("axis.change"))
     for spare in range(len(found), rows * columns):

@@ -7,14 +7,15 @@ interval is Student's t over those candidates. A continuous axis is cut into at 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_sweep.records import KnobValue
+from dflash_sweep.records import UNSET, KnobValue
 from dflash_sweep.report.candidate import Candidate
 from dflash_sweep.report.material import Material, mean_of, spread
+from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import knob_value
 
 MAX_LEVELS = 8
@@ -110,7 +111,18 @@ def _binned(
         values = tuple(value for _, value in chosen)
         label = f"{_short(values[0])}–{_short(values[-1])}" if len(values) > 1 else _short(values[0])
         found.append(_level(label, values, [entry for key in chosen for entry in by_value[key]], figure))
+    found += [_level(knob_value(None), (None,), by_value[key], figure) for key in keys if key[1] is None]
     return [level for level in found if level is not None]
+
+
+def shown_label(label: str, texts: Texts) -> str:
+    """A level's name under a picture."""
+    return texts("unset") if label == UNSET else label
+
+
+def unset_note(labels: Iterable[str], texts: Texts) -> str:
+    """What an unset level is, where one of these is; to be put after a picture's other words."""
+    return texts("space") + texts("fig.unset") if UNSET in labels else ""
 
 
 def _short(value: KnobValue) -> str:

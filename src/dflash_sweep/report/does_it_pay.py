@@ -17,7 +17,7 @@ import typer
 from matplotlib.figure import Figure
 
 from dflash_sweep.errors import ConfigError
-from dflash_sweep.records import Measurement
+from dflash_sweep.records import UNSET, Measurement
 from dflash_sweep.report import style
 from dflash_sweep.report.wording import DASH, factor, interval, knob_value, rate
 from dflash_sweep.report.writer import replace_file
@@ -159,7 +159,7 @@ def differences(documents: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str],
     names = list(facts[0]) if facts else []
     same = {name: facts[0][name] for name in names if len({fact[name] for fact in facts}) == 1}
     own = [{name: fact[name] for name in names if name not in same} for fact in facts]
-    return {name: value for name, value in same.items() if value not in (DASH, "default")}, own
+    return {name: value for name, value in same.items() if value not in (DASH, UNSET)}, own
 
 
 def markdown(documents: Sequence[Mapping[str, Any]]) -> str:

@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 from dflash_sweep.records import VerdictStatus
 from dflash_sweep.report import style
 from dflash_sweep.report.axis_curves import axis_means
-from dflash_sweep.report.axis_levels import Level
+from dflash_sweep.report.axis_levels import Level, shown_label, unset_note
 from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.verdict_lines import PAIR
@@ -144,6 +144,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     top = found[0]
     shown = sure(material)
     see = texts("fig.interactions.see") + ("" if shown else f" {texts('fig.interactions.none')}")
+    see += unset_note((*top.row_labels, *top.column_labels), texts)
     legend: style.Legend = []
     if shown and len(names) > 2:
         legend.append((style.swatch(style.PAPER, edge=style.VERMILION), texts("legend.interacts")))
@@ -158,7 +159,8 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         [f"{mean:.1f}\nn={count}" if count else "" for mean, count in zip(means, counts, strict=True)]
         for means, counts in zip(top.means, top.counts, strict=True)
     ]
-    _heat(right, top.means, written, list(top.row_labels), list(top.column_labels))
+    named = [[shown_label(label, texts) for label in labels] for labels in (top.row_labels, top.column_labels)]
+    _heat(right, top.means, written, *named)
     right.set_title(texts("fig.interactions.right", unit=material.axis_label(texts)))
     right.set_ylabel(style.printable(top.rows, within_in=2.6, points=9.0))
     right.set_xlabel(style.printable(top.columns, within_in=2.6, points=9.0))

@@ -245,6 +245,12 @@ class Material:
         varied = [name for name, values in seen.items() if len(values) > 1]
         return tuple(sorted(varied, key=lambda name: (order.index(name) if name in order else len(order), name)))
 
+    def shared(self, entries: Iterable[Candidate]) -> Knobs:
+        """What these settings have in common: said once, it need not stand in their labels."""
+        own = [entry for entry in entries if entry.speculative]
+        differing = self.differing(own)
+        return {name: value for name, value in own[0].knobs.items() if name not in differing} if own else {}
+
     def name(self, entry: Candidate, texts: Callable[..., str]) -> str:
         """What a setting is called: its number; of imported rows the name of its first run, with how many more."""
         if not entry.speculative:

@@ -11,6 +11,7 @@ from dflash_sweep.report.texts import Texts
 from dflash_sweep.report.wording import knob_text, rate
 
 MAX_ROWS = 14
+_ROW_IN = 0.42
 
 
 def repeated(material: Material) -> list[Candidate]:
@@ -30,12 +31,23 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         (style.marker(style.BLUE), texts("legend.run")),
         (style.swatch("#DCE9F5"), texts("legend.two_sd")),
     ]
-    figure = style.sheet(stamp, texts("fig.noise.title"), texts("fig.noise.see"), body_in=0.6 + 0.42 * len(entries),
+    names = material.differing(entries)
+    labels = [
+        style.wrapped(
+            f"{material.name(entry, texts)} {knob_text(entry.knobs, names) if entry.speculative else ''}",
+            within_in=7.4,
+        )
+        for entry in entries
+    ]
+    places = style.stacked([len(label) for label in labels], _ROW_IN)
+    see = texts("fig.noise.see")
+    if same := material.shared(entries):
+        see += texts("space") + texts("table.settings.same", knobs=knob_text(same, joiner=" "))
+    figure = style.sheet(stamp, texts("fig.noise.title"), see, body_in=0.6 + _ROW_IN * (places[-1] + 1),
                          legend=legend)  # fmt: skip
     axes = figure.subplots()
-    names = material.differing(entries)
     widest = 0.0
-    for y, entry in enumerate(entries):
+    for y, entry, label in zip(places, entries, labels, strict=True):
         n = len(entry.repeats)
         mean = sum(entry.repeats) / n
         off = [100 * (sample / mean - 1) for sample in entry.repeats]
@@ -45,9 +57,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         colour = style.BLUE if entry.speculative else style.PLAIN
         axes.plot(off, [y] * n, marker="o", color=colour, markersize=5.5, linestyle="", zorder=3,
                   markeredgecolor=style.PAPER, markeredgewidth=0.6)  # fmt: skip
-        knobs = knob_text(entry.knobs, names) if entry.speculative else ""
-        name = style.printable(f"{material.name(entry, texts)} {knobs}", within_in=7.4)
-        style.over(axes, 0, y - 0.26, name, xycoords=("axes fraction", "data"), xytext=(2, 0),
+        style.over(axes, 0, y - 0.26, "\n".join(label), xycoords=("axes fraction", "data"), xytext=(2, 0),
                    fontsize=8, va="bottom")  # fmt: skip
         note = f"{rate(mean)} {material.metric.unit} · SD {spread:.1f} % · n={n}"
         axes.annotate(note, (1, y), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points",
@@ -55,7 +65,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
     axes.axvline(0, color=style.MUTED, linewidth=0.8, zorder=2)
     limit = 1.12 * widest if widest > 0 else 1.0
     axes.set_xlim(-limit, limit)
-    axes.set_ylim(len(entries) - 0.6, -0.75)
+    axes.set_ylim(places[-1] + 0.4, -0.75)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(texts("axis.deviation"))

@@ -52,8 +52,7 @@ def settings_table(material: Material, texts: Texts, word: str) -> Table | None:
     if not entries:
         return None
     names = material.differing(entries)
-    first = next((entry for entry in entries if entry.speculative), None)
-    same = {name: value for name, value in first.knobs.items() if name not in names} if first is not None else {}
+    same = material.shared(entries)
     caption = texts("table.settings.caption", word=word, total=len(material.candidates))
     if same:
         caption += " " + texts("table.settings.same", knobs=knob_text(same, joiner=" "))

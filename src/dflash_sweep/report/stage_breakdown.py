@@ -26,6 +26,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 MAX_BARS = 12
 _TOLERANCE_MS = 0.05
+_ROW_IN = 0.46
+"""Height of a bar with one line of label."""
 
 
 def split_ms(candidate: Candidate) -> dict[str, float] | None:
@@ -81,9 +83,8 @@ def _stack(axes: Axes, y: float, parts: dict[str, float]) -> float:
     return left
 
 
-def _label(axes: Axes, y: float, text: str, bold: bool) -> None:
-    text = style.printable(text, within_in=7.4, bold=bold)
-    style.over(axes, 0, y - 0.30, text, xytext=(2, 1), va="bottom", ha="left", fontsize=8,
+def _label(axes: Axes, y: float, lines: list[str], bold: bool) -> None:
+    style.over(axes, 0, y - 0.30, "\n".join(lines), xytext=(2, 1), va="bottom", ha="left", fontsize=8,
                fontweight="bold" if bold else "normal")  # fmt: skip
 
 
@@ -94,10 +95,9 @@ def _result(entry: Candidate, texts: Texts) -> str:
 
 def _bar(
     axes: Axes,
-    y: int,
+    y: float,
     bar: tuple[Candidate, dict[str, float]],
-    names: tuple[str, ...],
-    material: Material,
+    label: list[str],
     texts: Texts,
 ) -> float:
     """One candidate's bar with its break-even mark, name and result; returns how far right it reaches."""
@@ -106,8 +106,7 @@ def _bar(
     tie = entry.plain_ms * entry.acceptance_length if entry.plain_ms and entry.acceptance_length else None
     if tie is not None:
         axes.plot([tie], [y], marker="D", color=style.VERMILION, markersize=6.5, markeredgecolor=style.PAPER, zorder=4)
-    star = "★ " if entry.confirmed else ""
-    _label(axes, y, f"{star}{material.name(entry, texts)} {knob_text(entry.knobs, names)}", entry.confirmed)
+    _label(axes, y, label, entry.confirmed)
     reach = max(end, tie or 0.0)
     _annotate(axes, reach, y, _result(entry, texts))
     return reach
@@ -120,23 +119,33 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
         return None
     plain_ms = material.plain_ms
     names = {name for _, parts in bars for name in parts}
-    rows = len(bars) + (plain_ms is not None)
+    shown = [entry for entry, _ in bars]
+    knobs = material.differing(shown)
+    labels = [
+        style.wrapped(
+            f"{'★ ' if entry.confirmed else ''}{material.name(entry, texts)} {knob_text(entry.knobs, knobs)}",
+            within_in=7.4, bold=entry.confirmed,
+        )
+        for entry in shown
+    ]  # fmt: skip
+    places = style.stacked([len(label) for label in labels] + [1] * (plain_ms is not None), _ROW_IN)
     left_out = len(material.candidates) - len(bars)
     see = texts("fig.stages.see") + (f" {texts('fig.left_out', count=left_out)}" if left_out > 0 else "")
+    if same := material.shared(shown):
+        see += texts("space") + texts("table.settings.same", knobs=knob_text(same, joiner=" "))
     legend = _legend(names, plain_ms is not None, material.winner is not None, texts)
-    figure = style.sheet(stamp, texts("fig.stages.title"), see, body_in=0.55 + 0.46 * rows, legend=legend,
-                         legend_columns=3)  # fmt: skip
+    figure = style.sheet(stamp, texts("fig.stages.title"), see, body_in=0.55 + _ROW_IN * (places[-1] + 1),
+                         legend=legend, legend_columns=3)  # fmt: skip
     axes = figure.subplots()
-    knobs = material.differing(entry for entry, _ in bars)
-    ends = [_bar(axes, y, bar, knobs, material, texts) for y, bar in enumerate(bars)]
+    ends = [_bar(axes, y, bar, label, texts) for y, bar, label in zip(places, bars, labels, strict=False)]
     if plain_ms is not None and material.baseline is not None:
-        y = len(bars)
+        y = places[-1]
         axes.barh(y, plain_ms, height=0.5, color=style.PLAIN)
-        _label(axes, y, texts("plain"), False)
+        _label(axes, y, [texts("plain")], False)
         _annotate(axes, plain_ms, y, f"{rate(material.baseline.tps)} tok/s · n={material.baseline.n}")
         axes.axvline(plain_ms, color=style.PLAIN, linestyle="--", linewidth=1.4, zorder=3)
         ends.append(plain_ms)
-    _finish(axes, rows, max(ends), texts)
+    _finish(axes, places[-1], max(ends), texts)
     return figure
 
 
@@ -144,8 +153,8 @@ def _annotate(axes: Axes, x: float, y: float, text: str) -> None:
     axes.annotate(text, (x, y), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8, color=style.INK)
 
 
-def _finish(axes: Axes, rows: int, longest: float, texts: Texts) -> None:
-    axes.set_ylim(rows - 0.6, -0.75)
+def _finish(axes: Axes, last: float, longest: float, texts: Texts) -> None:
+    axes.set_ylim(last + 0.4, -0.75)
     axes.set_xlim(0, longest * 1.36)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)

@@ -24,6 +24,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.patches import Patch
 
 from dflash_sweep.records import Measurement
@@ -47,6 +48,9 @@ _SIDE_IN = 0.12
 _FOOTER_IN = 0.34
 _LEGEND_ROW_IN = 0.24
 _LEGEND_POINTS = 8.5
+_LABEL_LINE_IN = 0.14
+MAX_TEXT = 1000
+"""Characters of a label on several lines; a template of a chat as a value must not fill a page."""
 _HINTING = 0.96
 """Letters on a screen are up to this much wider than the font says, for they begin at whole pixels."""
 
@@ -118,6 +122,23 @@ def printable(
             fitting += step
         step //= 2
     return flat[:fitting].rstrip() + "…"
+
+
+def wrapped(text: str, *, within_in: float, points: float = 8.0, bold: bool = False) -> list[str]:
+    """Text of a user on as many lines as it needs; a word is broken only where it alone is too long."""
+    room = _HINTING * within_in
+    lines = [""]
+    for word in printable(text, MAX_TEXT).split(" "):
+        joined = f"{lines[-1]} {word}".strip()
+        if advance_in(joined, points, bold) <= room:
+            lines[-1] = joined
+            continue
+        lines += [word] if lines[-1] else []
+        lines[-1] = lines[-1] or word
+        while advance_in(lines[-1], points, bold) > room:
+            fits = next(n for n in range(len(lines[-1]) - 1, 0, -1) if advance_in(lines[-1][:n], points, bold) <= room)
+            lines[-1:] = [lines[-1][:fits], lines[-1][fits:]]
+    return lines
 
 
 @contextmanager
@@ -231,6 +252,14 @@ def sheet(
     return figure
 
 
+def stacked(lines: Sequence[int], row_in: float) -> list[float]:
+    """Places of rows one below the other, in rows of `row_in` inches, where a label of so many lines is above each."""
+    places: list[float] = []
+    for count in lines:
+        places.append((places[-1] + 1 if places else 0.0) + (count - 1) * _LABEL_LINE_IN / row_in)
+    return places
+
+
 def quiet_grid(axes: Axes, axis: str = "y") -> None:
     """A faint grid behind the data, along one axis only."""
     axes.grid(visible=True, axis="y" if axis == "y" else "x")
@@ -243,6 +272,19 @@ def over(axes: Axes, x: float, y: float, text: str, **kwargs: Any) -> None:
         text, (x, y), textcoords="offset points", annotation_clip=False, zorder=5,
         bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.9}, **kwargs,
     )  # fmt: skip
+
+
+def beyond(low: float | None, high: float | None, limits: tuple[float, float]) -> bool:
+    """Whether an interval goes on outside the limits of a frame."""
+    return low is not None and high is not None and (low < limits[0] or high > limits[1])
+
+
+def interval(axes: Axes, x: float, low: float, high: float, limits: tuple[float, float], colour: str) -> None:
+    """An upright interval; an end beyond the frame's limits is an arrow head at its edge."""
+    axes.vlines(x, max(low, limits[0]), min(high, limits[1]), color=colour, linewidth=1.8, zorder=3)
+    for edge, head, is_cut in ((limits[0], CARETDOWN, low < limits[0]), (limits[1], CARETUP, high > limits[1])):
+        if is_cut:
+            axes.plot([x], [edge], marker=head, color=colour, markersize=7, clip_on=False, linestyle="", zorder=4)
 
 
 def line(colour: str, style: Literal["-", "--", ":"] = "-", width: float = 1.6) -> Line2D:

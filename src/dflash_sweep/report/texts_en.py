@@ -50,6 +50,7 @@ TEXTS: dict[str, str] = {
     "axis.tokens_per_step": "tokens emitted by a verify step",
     "axis.share_of_steps": "share of steps, %",
     "axis.budget": "budget (tree nodes)",
+    "unset": "unset",
     # legends
     "legend.repeated": "candidate, mean and 95 % interval",
     "legend.single": "candidate with a single run",
@@ -66,6 +67,7 @@ TEXTS: dict[str, str] = {
     "legend.repeat_band": "difference of two equal runs",
     "legend.value_mean": "{unit}: mean, 95 % interval",
     "legend.al_mean": "AL: mean, 95 % interval",
+    "legend.beyond": "the interval goes on beyond the frame",
     "legend.candidate": "one candidate",
     "legend.sweet_spot": "not told apart from the best",
     "legend.run": "one run",
@@ -81,6 +83,7 @@ TEXTS: dict[str, str] = {
     "legend.device_memory": "memory of the device",
     # titles of figures and what to see in them
     "fig.usual": "Only the {count} of {total} settings with the usual switches.",
+    "fig.unset": "Unset: not given, because it does nothing in that setting or is left to the engine.",
     "fig.left_out": "{count} slower ones are left out.",
     "fig.stages.title": "Where a verify step's milliseconds go",
     "fig.stages.see": "A bar that ends left of its diamond beats plain decoding; one that ends right of it loses.",
@@ -92,6 +95,7 @@ TEXTS: dict[str, str] = {
     "fig.effects.title": "What each axis does to speed",
     "fig.effects.see": "Change of {metric} against the reference level with all else equal; the same scale for every "
     "axis.",
+    "fig.effects.not_compared": "?: measured, but never with all else equal.",
     "fig.curves.title": "Along each ordered axis",
     "fig.curves.see": "Speed above, acceptance length below. Where AL still rises but speed does not, the step "
     "grows faster than it pays.",

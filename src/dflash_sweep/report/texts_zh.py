@@ -50,6 +50,7 @@ TEXTS: dict[str, str] = {
     "axis.tokens_per_step": "一个验证步产出的 token 数",
     "axis.share_of_steps": "占全部步数的比例，%",
     "axis.budget": "budget（树节点数）",
+    "unset": "未设",
     # legends
     "legend.repeated": "候选：均值与 95 % 区间",
     "legend.single": "只跑过一次的候选",
@@ -66,6 +67,7 @@ TEXTS: dict[str, str] = {
     "legend.repeat_band": "同一配置两次运行之差",
     "legend.value_mean": "{unit}：均值，95 % 区间",
     "legend.al_mean": "AL：均值，95 % 区间",
+    "legend.beyond": "区间超出画面",
     "legend.candidate": "一个候选",
     "legend.sweet_spot": "与最好值无法区分",
     "legend.run": "一次运行",
@@ -81,6 +83,7 @@ TEXTS: dict[str, str] = {
     "legend.device_memory": "设备显存",
     # titles of figures and what to see in them
     "fig.usual": "只含开关取常用值的 {count} 个配置（共 {total} 个）。",
+    "fig.unset": "未设：没有给出，因为它在该配置中不起作用，或由引擎决定。",
     "fig.left_out": "另有 {count} 个较慢的未画出。",
     "fig.stages.title": "一个验证步的毫秒花在哪里",
     "fig.stages.see": "条形止于菱形左侧即快于普通解码，止于右侧则慢于普通解码。",
@@ -90,6 +93,7 @@ TEXTS: dict[str, str] = {
     "fig.history.see": "单次最好值也会靠运气上升；只有确认阶段才指定胜出者。",
     "fig.effects.title": "每个轴对速度的影响",
     "fig.effects.see": "其余相同时 {metric} 相对参照取值的变化，所有轴同一刻度。区间全在带内：无效。",
+    "fig.effects.not_compared": "?：测过，但没有其余相同的对照。",
     "fig.curves.title": "沿每个有序轴",
     "fig.curves.see": "上：速度；下：接受长度。AL 仍在上升而速度不升之处，步时的增长超过了收益。",
     "fig.noise.title": "同一配置的重复运行",

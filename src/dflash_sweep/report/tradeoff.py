@@ -17,6 +17,8 @@ from dflash_sweep.report.material import Material
 from dflash_sweep.report.texts import Texts
 
 MAX_CURVES = 5
+_LABEL_GAP = 0.042
+"""Share of the axes' height that a curve's label takes."""
 
 
 def step_levels(steps_ms: list[float]) -> list[float]:
@@ -36,11 +38,23 @@ def _limits(points: list[Candidate], plain_tps: float | None) -> tuple[float, fl
     return min(x) - x_pad, max(x) + x_pad, max(0.0, min(y) - y_pad), max(y) + y_pad
 
 
-def _curves(axes: Axes, points: list[Candidate], limits: tuple[float, float, float, float], texts: Texts) -> None:
+def spread_out(heights: list[float], gap: float, low: float, high: float) -> list[float]:
+    """Heights in falling order, moved as little as keeps neighbours `gap` apart and, where there is room, all of them
+    between `low` and `high`."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(min(height, placed[-1] - gap if placed else high))
+    for place in reversed(range(len(placed))):
+        least = low if place == len(placed) - 1 else placed[place + 1] + gap
+        placed[place] = max(placed[place], least)
+    return placed
+
+
+def _curves(axes: Axes, points: list[Candidate], limits: tuple[float, float, float, float]) -> None:
     left, right, bottom, top = limits
     steps = [1000 * (entry.acceptance_length or 0) / entry.tps for entry in points if entry.tps]
     grid = np.linspace(left, right, 100)
-    named: list[float] = []  # heights of labels at the right edge
+    at_right: list[tuple[float, str]] = []
     for step_ms in step_levels(steps):
         curve = 1000.0 * grid / step_ms
         inside = (curve >= bottom) & (curve <= top)
@@ -48,15 +62,20 @@ def _curves(axes: Axes, points: list[Candidate], limits: tuple[float, float, flo
             continue
         axes.plot(grid[inside], curve[inside], color=style.MUTED, linewidth=0.8, linestyle=":", zorder=1)
         end = int(np.flatnonzero(inside)[-1])
-        at_top = curve[end] > bottom + 0.97 * (top - bottom)
-        if not at_top and any(abs(curve[end] - height) < 0.04 * (top - bottom) for height in named):
-            continue  # two labels would lie on each other
-        named += [] if at_top else [float(curve[end])]
-        axes.annotate(
-            f"{step_ms:g} ms", (grid[end], curve[end]), xytext=(0, 3) if at_top else (3, 0),
-            textcoords="offset points", fontsize=8, color=style.MUTED, annotation_clip=False,
-            ha="center" if at_top else "left", va="bottom" if at_top else "center",
-        )  # fmt: skip
+        if curve[end] <= bottom + 0.97 * (top - bottom):
+            at_right.append((float(curve[end]), f"{step_ms:g} ms"))
+            continue
+        axes.annotate(f"{step_ms:g} ms", (grid[end], curve[end]), xytext=(0, 3), textcoords="offset points",
+                      fontsize=8, color=style.MUTED, annotation_clip=False, ha="center", va="bottom")  # fmt: skip
+    at_right.sort(reverse=True)
+    heights = spread_out([height for height, _ in at_right], _LABEL_GAP * (top - bottom), bottom, top)
+    for (height, text), place in zip(at_right, heights, strict=True):
+        axes.annotate("", (right, height), xytext=(1.013, place), textcoords=("axes fraction", "data"),
+                      annotation_clip=False, arrowprops={"arrowstyle": "-", "color": style.MUTED, "linewidth": 0.6,
+                      "shrinkA": 0, "shrinkB": 0})  # fmt: skip
+        axes.annotate(text, (1.013, place), xycoords=("axes fraction", "data"), xytext=(2, 0),
+                      textcoords="offset points", fontsize=8, color=style.MUTED, annotation_clip=False,
+                      va="center")  # fmt: skip
 
 
 def _points(axes: Axes, points: list[Candidate]) -> None:
@@ -99,7 +118,7 @@ def draw(material: Material, texts: Texts, stamp: style.Stamp) -> Figure | None:
                          legend_columns=3)  # fmt: skip
     axes = figure.subplots()
     limits = _limits(points, None if baseline is None else baseline.tps)
-    _curves(axes, points, limits, texts)
+    _curves(axes, points, limits)
     _points(axes, points)
     if baseline is not None and baseline.tps is not None:
         axes.axhline(baseline.tps, color=style.PLAIN, linestyle="--", linewidth=1.4, zorder=2)

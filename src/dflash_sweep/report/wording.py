@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from dflash_sweep.records import KnobValue
+from dflash_sweep.records import UNSET, KnobValue
 
 DASH = "—"
 
@@ -45,9 +45,9 @@ def factor(value: float | None) -> str:
 
 
 def knob_value(value: KnobValue) -> str:
-    """One setting's value as people write it; None = the engine's default."""
+    """One setting's value as people write it; None = not given, see records.UNSET."""
     if value is None:
-        return "default"
+        return UNSET
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
