@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -419,6 +420,27 @@ def test_bucket_rates_pool_tokens_over_time(material: Material) -> None:
     assert low is not None
     assert high is not None
     assert low < value < high
+
+
+def test_two_runs_get_the_noise_that_all_repeated_settings_tell() -> None:
+    rates = {"a1": 100.0, "a2": 110.0, "b1": 50.0, "b2": 51.0, "b3": 52.0}
+    turns = pd.DataFrame(
+        {"uid": list(rates), "bucket": "code", "invalid_reason": None, "warmup": False, "decode_tokens": 100,
+         "decode_ms": [100_000 / rate for rate in rates.values()]}
+    )  # fmt: skip
+    found = buckets.bucket_spreads(turns, [("a1", "a2"), ("b1", "b2", "b3"), ("a1",)])["code"]
+    logs = [np.log([100, 110]), np.log([50, 51, 52])]
+    squares = sum(float(((own - own.mean()) ** 2).sum()) for own in logs)
+    assert (found.df, found.sd) == (3, pytest.approx((squares / 3) ** 0.5))
+    _, low, high, runs = buckets.bucket_rates(turns, ("a1", "a2"), {"code": found})["code"]
+    _, alone, _, _ = buckets.bucket_rates(turns, ("a1", "a2"))["code"]
+    assert runs == 2
+    assert low is not None
+    assert high is not None
+    assert alone is not None
+    # t with 3 degrees of freedom is 3.182: exp(±3.182 · sd / √2) about the geometric mean, 104.88
+    assert [low, high] == pytest.approx([104.881 * np.exp(s * 3.1824 * found.sd / 2**0.5) for s in (-1, 1)], rel=1e-4)
+    assert alone < low
 
 
 def test_memory_slope_is_that_of_the_model(material: Material) -> None:
