@@ -222,8 +222,9 @@ def _saturated(effect: AxisEffect, evidence: Evidence) -> Verdict | None:
     status = FAILS if gains else HOLDS if small else UNKNOWN
     loses = say(" (larger values lose)") if (high < 1 if evidence.sign > 0 else low > 1) else ""
     template = {
-        HOLDS: "{axis}: above {compared} more brings nothing{loses}: {objective} there is {change} against {compared}. "
-        "The acceptance length is {acceptance} from {value} on against smaller values; no further rise is sure.",
+        HOLDS: "{axis}: above {compared} more brings nothing beyond the {margin:.0f} % that two equal runs may differ "
+        "by{loses}: {objective} there is {change} against {compared}. The acceptance length is {acceptance} from "
+        "{value} on against smaller values; no further rise is sure.",
         FAILS: "{axis}: {objective} still gains above {compared} ({change}), though no further rise of the acceptance "
         "length is sure from {value} on.",
         UNKNOWN: "{axis}: from {value} on no further rise of the acceptance length is sure, but what {objective} does "
@@ -234,6 +235,7 @@ def _saturated(effect: AxisEffect, evidence: Evidence) -> Verdict | None:
         axis=effect.name,
         value=text,
         loses=loses,
+        margin=100 * (effect.margin - 1),
         acceptance=percent(knee.acceptance),
         objective=evidence.study.objective,
         compared=compared,
