@@ -14,7 +14,7 @@ from dflash_sweep.analysis import axis_verdicts
 from dflash_sweep.analysis import levels as levels_room
 from dflash_sweep.analysis.effects import AxisEffect, axis_effects
 from dflash_sweep.analysis.evidence import Evidence, gather
-from dflash_sweep.analysis.interactions import interaction_verdicts, interactions
+from dflash_sweep.analysis.interactions import _identified, interaction_verdicts, interactions
 from dflash_sweep.analysis.levels import axis_table, prepare
 from dflash_sweep.analysis.rows import numbers, with_keys
 from dflash_sweep.records import VerdictStatus
@@ -211,3 +211,15 @@ def test_many_levels_that_cannot_be_compared_are_put_together() -> None:
     kept = prepare(made, "budget", speeds, matched=True)
     assert kept is not None
     assert [(level.text, n) for level, n in levels_room.left_out(made, kept, speeds)] == [("10", 1), ("100–129", 30)]
+
+
+def test_an_interaction_that_another_axis_moved_along_with_is_not_told() -> None:
+    a = np.array([0, 0, 1, 1, 0, 0, 1, 1], dtype=float)
+    b = np.array([0, 1, 0, 1, 0, 1, 0, 1], dtype=float)
+    columns = [np.ones(8), a, b, a * b]
+    assert _identified(columns, (a * b).reshape(-1, 1)) is None  # the other axis is the pair's corner itself
+    free = np.array([0, 0, 0, 0, 1, 1, 1, 1], dtype=float)
+    design = _identified(columns, np.column_stack([free, 1 - free, a]))
+    assert design is not None
+    assert design.tolist() == np.column_stack([*columns, free]).tolist()  # the rest adds nothing
+    assert _identified(columns, None) is not None

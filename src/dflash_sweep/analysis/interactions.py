@@ -69,6 +69,24 @@ def interactions(effects: Sequence[AxisEffect], evidence: Evidence) -> tuple[Int
     return tuple(sorted(adjusted, key=lambda entry: entry.p_adjusted))
 
 
+def _identified(columns: list[np.ndarray], others: np.ndarray | None) -> np.ndarray | None:
+    """The design with those columns of `others` that add anything; None if the last of `columns` is confounded: the
+    other axes moved along with the pair, and nobody knows which of them it was."""
+    wanted = np.column_stack(columns).astype(float)
+    if others is None:
+        return wanted
+    full = np.column_stack([wanted, others])
+    rank = int(np.linalg.matrix_rank(full))
+    if np.linalg.matrix_rank(np.delete(full, len(columns) - 1, axis=1)) == rank:
+        return None
+    design = wanted
+    for column in others.T:
+        wider = np.column_stack([design, column])
+        if np.linalg.matrix_rank(wider) == wider.shape[1]:
+            design = wider
+    return design
+
+
 def _tested(pair: tuple[AxisEffect, AxisEffect], table: lv.AxisTable, evidence: Evidence) -> Interaction | None:
     places = np.intersect1d(pair[0].rows.places, pair[1].rows.places)
     (a, first), (b, second) = (_split(effect, places) for effect in pair)
@@ -76,7 +94,9 @@ def _tested(pair: tuple[AxisEffect, AxisEffect], table: lv.AxisTable, evidence: 
     if min(cells) < MIN_CELL:
         return None
     others = [lv.trend(table, name, places) for name in table.names if name not in (pair[0].name, pair[1].name)]
-    design = np.column_stack([np.ones(len(places)), a, b, a * b, *others])
+    design = _identified([np.ones(len(places)), a, b, a * b], np.column_stack(others) if others else None)
+    if design is None:
+        return None
     y = np.log(numbers(evidence.known, evidence.column).to_numpy()[places])
     if len(y) - np.linalg.matrix_rank(design) < lv.MIN_RESIDUAL_DF:
         return None
