@@ -363,3 +363,22 @@ def test_studies_as_a_table_for_people(width: int) -> None:
     assert lines[2].split()[:6] == ["ddtree", "finished", "emulator", "EMULATED", "61", "2"]
     assert "…" not in out.file.getvalue()
     assert ("objective" in lines[0]) is (width == 120)
+
+
+@pytest.mark.parametrize(("flags", "shown"), [([], False), (["-v"], True)])
+def test_warnings_of_libraries_are_shown_with_v_only(tmp_path: Path, flags: list[str], shown: bool) -> None:
+    code = (
+        "import sys, warnings; sys.argv[0] = 'dflash-sweep'\n"
+        "from dflash_sweep import cli\n"
+        "cli._dispatch = lambda words, verbose: warnings.warn('from deep inside', stacklevel=1) or 0\n"
+        "cli.main()"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, *flags, "list"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert ("from deep inside" in run.stderr) is shown

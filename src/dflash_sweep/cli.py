@@ -220,4 +220,8 @@ def main() -> None:
 
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         logging.getLogger("dflash_sweep").setLevel(logging.DEBUG)
+    elif not sys.warnoptions:  # libraries' warnings are written for developers: -v shows them, and so does python -W
+        import warnings
+
+        warnings.simplefilter("ignore")
     sys.exit(_dispatch(words, verbose))
