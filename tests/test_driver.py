@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from dflash_sweep.analysis.intervals import log_mean_interval
+from dflash_sweep.driver import Driver
+from dflash_sweep.engines import get
 from dflash_sweep.errors import ConfigError, StorageError, StudyFailed
 from dflash_sweep.records import Role, TrialSpec
+from dflash_sweep.run import check_folder
 from dflash_sweep.store import Store
 from fakes.studying import Bench, Says
 
@@ -229,6 +232,16 @@ def test_a_budget_counts_what_earlier_drivers_spent(bench: Callable[..., Bench])
     assert info.stop_reason is None
 
 
+def test_a_budget_that_ends_before_the_first_candidate_is_no_failure(bench: Callable[..., Bench]) -> None:
+    an_hour_each.calls = 0  # type: ignore[attr-defined]
+    one = bench(an_hour_each)
+    one.drive("phases=[calibrate]")  # three hours; half of four is kept back for the confirm phase
+    info = one.drive("budget.hours=4", "phases=[search,confirm]")
+    assert info.status == "finished"
+    assert info.stop_reason == "the budget of 4 h is spent but for what the confirm phase needs"
+    assert Role.SEARCH not in one.roles()
+
+
 def test_the_search_leaves_the_confirm_phase_its_share(bench: Callable[..., Bench]) -> None:
     an_hour_each.calls = 0  # type: ignore[attr-defined]
     one = bench(an_hour_each)
@@ -341,3 +354,29 @@ def test_a_stored_study_that_asked_something_else_is_not_gone_on_with(
     assert said in str(caught.value)
     assert "restore it or choose another study_name" in str(caught.value)
     assert len(one.specs) == before
+
+
+# ---------------------------------------------------------------- ends that are no failures, and ends in time
+
+
+def test_a_continuous_space_in_which_nothing_can_be_launched_comes_to_an_end(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash_sweep.jobs.MAX_IMPOSSIBLE", 12)
+    monkeypatch.setattr(type(get("emulator")), "check", lambda *_: ("no server takes this",))
+    one = bench()
+    given = (*ONE_AXIS[:1], *ONE_AXIS[2:6], "~space.budget", "seed_points=[]", "+fixed.budget=22")
+    with one.context(
+        *given, "space.proposal_temp=interval(0.5,1.0)", "n_trials=2", "phases=[calibrate,search]"
+    ) as context:
+        Driver(context).run()
+        assert any("no server can be launched" in text for text in context.watcher.said)  # type: ignore[attr-defined]
+    assert Role.SEARCH not in one.roles()
+
+
+def test_a_report_folder_that_cannot_be_is_told_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"report\.dir: .*file cannot be made"):
+        check_folder(tmp_path / "file")
+    check_folder(tmp_path / "new" / "folder")
+    assert (tmp_path / "new" / "folder").is_dir()

@@ -379,3 +379,40 @@ def test_importance_of_several_objectives_is_that_of_the_first(url: str) -> None
         number, point = ask(study)
         study.tell(number, told(float(str(point["x"])), float(str(point["y"]))), {})
     assert study.importance()["x"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"budget": "choice(8, 16, 22)"}, "space.top_k: .* was searched along this axis .*; restore it"),
+        (
+            {"budget": "choice(8, 16, 22)", "top_k": "choice(1, 4)", "chain": "choice(true, false)"},
+            "space.chain: .* was searched without this axis; remove it",
+        ),
+    ],
+)
+def test_a_stored_study_keeps_its_axes(url: str, axes: dict[str, str], said: str) -> None:
+    study = open_study(url)
+    asked = study.ask({})
+    assert asked is not None
+    study.tell(asked[0], told(1.0), {})
+    with pytest.raises(StorageError, match=said):
+        open_study(url, parse_space(axes))
+    open_study(url)
+
+
+def test_a_continuous_space_is_not_ended_by_a_point_that_is_known(url: str) -> None:
+    """The continuous axis is dead but for one value in ten of the other: most draws are known points."""
+    space = parse_space({"budget": f"choice({', '.join(str(value) for value in range(10))})", "temp": "interval(0, 1)"})
+
+    def effective(point: Knobs) -> Knobs:
+        return point if point["budget"] == 9 else {**point, "temp": None}
+
+    study = open_study(url, space, sampler="random", effective=effective)
+    known: Known = {}
+    for _ in range(30):
+        asked = study.ask(known)
+        assert asked is not None
+        known[study.key(asked[1])] = told(1.0)
+        study.tell(asked[0], told(1.0), {})
+    assert len(known) == 30

@@ -560,7 +560,10 @@ def test_drafting_must_show(tmp_path: Path, figures: Any, speculative: bool, kin
     assert judged(tmp_path, [turn(0, **figures)], speculative=speculative) is kind
 
 
-@pytest.mark.parametrize(("shown", "kind"), [("ngram-map-k", None), ("none", FailureKind.DRAFT_INACTIVE)])
+@pytest.mark.parametrize(
+    ("shown", "kind"),
+    [("ngram-map-k", None), ("none", FailureKind.DRAFT_INACTIVE), ("ddtree", FailureKind.DRAFT_INACTIVE)],
+)
 def test_a_drafter_that_the_server_shows_may_find_nothing_to_draft(
     tmp_path: Path, shown: str, kind: FailureKind | None
 ) -> None:

@@ -19,7 +19,7 @@ from dflash_sweep.confirming import Confirming
 from dflash_sweep.constraints import Constraints
 from dflash_sweep.errors import StudyFailed
 from dflash_sweep.frames import trial_frame, turn_frame
-from dflash_sweep.jobs import ListPhase, repeats, unfinished
+from dflash_sweep.jobs import MAX_IMPOSSIBLE, ListPhase, repeats, unfinished
 from dflash_sweep.lease import Lease, LeaseLost
 from dflash_sweep.records import Knobs, Role, StoredTrial, StudyInfo
 from dflash_sweep.runner import Context, Runner
@@ -135,12 +135,16 @@ class Driver:
         phase = searching.phase(lambda: self._expired(kept_back()))
         self._runner.play(searching.played(phase))
         self._save(importance=study.importance())
-        if phase.exhausted:
+        if phase.impossible:
+            self._context.watcher.note(
+                f"The search ended: no server can be launched with any of the last {MAX_IMPOSSIBLE} candidates."
+            )
+        elif phase.exhausted:
             self._context.watcher.note("Every point of the space that differs from the others has been measured.")
 
     def _confirm(self) -> None:
         if not self._measured(lambda trial: trial.role is Role.SEARCH):
-            if self._expired():
+            if self._expired() or self._described().stop_reason is not None:  # a budget's end is no failure
                 return
             raise StudyFailed(f"no candidate could be measured: {self._why_no_value()}")
         if not self._protocol.confirm_blocks:

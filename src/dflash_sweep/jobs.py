@@ -205,6 +205,10 @@ class ConfirmPhase:
         self._running -= 1
 
 
+MAX_IMPOSSIBLE = 200
+"""Candidates in a row that no server can be launched with, after which the search ends: a continuous space has none."""
+
+
 class SearchPhase:
     """Asks the study for candidates until `n_trials` have a final result, with plain decoding in between.
 
@@ -267,7 +271,7 @@ class SearchPhase:
         left = max(0, n_trials - len(final))
         canaries = 0 if not canary_every else max(0, (n_trials - 1) // canary_every - self._canaries)
         self.total = left + 2 * canaries + len(self._beside)
-        self.exhausted = False
+        self.exhausted = self.impossible = False
 
     @property
     def leftover(self) -> int:
@@ -287,9 +291,13 @@ class SearchPhase:
             return self._beside.pop(0)
         if self._asked >= self._n_trials or self.exhausted or self._expired():
             return None
-        while (asked := self._study.ask(self._known)) is not None:
+        for _ in range(MAX_IMPOSSIBLE):
+            if (asked := self._study.ask(self._known)) is None:
+                break
             if (job := self._job(*asked)) is not None:
                 return replace(job, prune=self._prune(self._told))
+        else:
+            self.impossible = True
         self.exhausted = True
         return None
 

@@ -38,8 +38,8 @@ def judge(engine: Engine, spec: TrialSpec, turns: Sequence[TurnRecord], effectiv
     if different := not_applied(engine.effective_point(spec.knobs), effective):
         raise TrialFailed(FailureKind.SETTING_NOT_APPLIED, "; ".join(different))
     answered = [turn for turn in counted if turn.exchange.error_type is None]
-    in_force = effective.get("speculation") not in (None, "none")  # shown by the server: it found nothing to draft
-    if spec.speculative and answered and not in_force and not _drafted(answered, engine.facts.launches):
+    looks_up = "ngram" in str(effective.get("speculation"))  # it drafts what it finds in the text, and may find nothing
+    if spec.speculative and answered and not looks_up and not _drafted(answered, engine.facts.launches):
         message = "speculation was asked for, but no turn shows a draft token or a verify step"
         raise TrialFailed(FailureKind.DRAFT_INACTIVE, message)
     own = [turn for turn in counted if not arms.is_other(turn.invalid_reason)]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from dflash_sweep import engines, environment, pool, report, server, settings, t
 from dflash_sweep.analysis.verdicts import judge
 from dflash_sweep.driver import Driver
 from dflash_sweep.early_verdicts import EarlyVerdicts
-from dflash_sweep.errors import StudyFailed
+from dflash_sweep.errors import ConfigError, StudyFailed
 from dflash_sweep.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from dflash_sweep.exporting import metric_lines
 from dflash_sweep.frames import trial_frame, turn_frame
@@ -60,6 +62,30 @@ def study_name(names: Sequence[str], wanted: str, *, resume: bool) -> tuple[str,
     last = re.fullmatch(re.escape(wanted) + r"-(\d+)", existing[-1])
     name = f"{wanted}-{int(last.group(1)) + 1 if last else 2}"
     return name, f"A study {existing[-1]!r} is stored already: this one is {name!r} (resume=true goes on with the old)."
+
+
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """SIGTERM is Ctrl-C while the block lasts."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ConfigError if the findings could not be written there: hours later would be late to know."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"report.dir: {folder} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"report.dir: {folder} cannot be written")
 
 
 def prepare(chosen: Settings) -> tuple[engines.Engine, Preflight]:
@@ -149,10 +175,17 @@ class Finished:
 
 
 def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
-    """One study from its configuration to its findings. Raises ConfigError before anything starts."""
+    """One study from its configuration to its findings. Raises ConfigError before anything starts, KeyboardInterrupt
+    for a SIGTERM before or after the study itself."""
+    with terminate_as_interrupt():
+        return _whole(cfg, launch_dir, run_dir)
+
+
+def _whole(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
     sampling_seed = derive(int(cfg.seed), "sampling")
     chosen = settings.build(cfg, launch_dir=launch_dir, run_dir=run_dir, sampling_seed=sampling_seed)
     engine, preflight = prepare(chosen)
+    check_folder(chosen.report_dir)
     with Store(chosen.storage_url) as store:
         name, sentence = study_name(store.study_names(), chosen.study_name, resume=chosen.config.resume)
         chosen = replace(chosen, study_name=name)

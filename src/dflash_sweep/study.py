@@ -96,9 +96,20 @@ class Study:
                 f"{', '.join(directions)}; choose another study_name"
             )
         for trial in self._study.get_trials(deepcopy=False):
+            whole = trial.state.is_finished() and trial.distributions  # a driver may have died while asking for another
+            for axis in self._distributions.keys() - trial.distributions.keys() if whole else ():
+                raise StorageError(
+                    f"space.{axis}: the stored study {name!r} was searched without this axis; "
+                    "remove it or choose another study_name"
+                )
             for axis, old in trial.distributions.items():
                 new = self._distributions.get(axis)
-                if new is not None and new != old:
+                if new is None:
+                    raise StorageError(
+                        f"space.{axis}: the stored study {name!r} was searched along this axis ({_words(old)}); "
+                        "restore it or choose another study_name"
+                    )
+                if new != old:
                     raise StorageError(
                         f"space.{axis} differs from the stored study {name!r}: it had {_words(old)}, "
                         f"the configuration has {_words(new)}; restore it or choose another study_name"
@@ -190,15 +201,18 @@ class Study:
 
     def _unmeasured(self, known: Known) -> Knobs | None:
         if self.space.size is None:
-            continuous = {
-                axis.name: self._rng.uniform(axis.low or 0.0, axis.high or 0.0)
-                if axis.values is None
-                else self._rng.choice(axis.values)
-                for axis in self.space.axes
-            }
-            return None if self.key(continuous) in known else continuous
+            draws = (self._drawn() for _ in range(_MAX_PASSED_OVER))  # the continuous axis may be dead in most of them
+            return next((point for point in draws if self.key(point) not in known), None)
         left = [point for point in self.space.points() if self.key(point) not in known]
         return self._rng.choice(left) if left else None
+
+    def _drawn(self) -> Knobs:
+        return {
+            axis.name: self._rng.uniform(axis.low or 0.0, axis.high or 0.0)
+            if axis.values is None
+            else self._rng.choice(axis.values)
+            for axis in self.space.axes
+        }
 
     # ------------------------------------------------------------ telling
 

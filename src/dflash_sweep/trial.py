@@ -212,6 +212,14 @@ class _Trial:
         run.memory_mib = engine.memory_mib(run.log_text)
         run.effective = engine.applied(spec.knobs, spec.speculative, props, slots, run.log_text)
         judge(engine, spec, run.turns, run.effective)
+        self._look_for_memory(engine)
+
+    def _look_for_memory(self, engine: Engine) -> None:
+        """A server that runs out of memory in a step may live on and end the answer there: fast, and worth nothing."""
+        short = [turn for turn in self._run.turns if not turn.warmup and turn.invalid_reason is not None]
+        seen = engine.classify(self._run.log_text, None) if short else None
+        if seen is not None and seen[0] is FailureKind.OUT_OF_MEMORY:
+            raise TrialFailed(*seen)
 
     def _play(self, engine: Engine, served: Served, client: Client, watch: Watch) -> tuple[replay.PlayedTurn, ...]:
         spec = self._spec
