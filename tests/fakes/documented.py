@@ -47,12 +47,16 @@ def blocks(page: Path) -> list[Block]:
 
 
 def files(page: Path) -> dict[str, str]:
-    """Path and content of the files that a page shows: YAML blocks whose first line is a comment with a path."""
-    found = {}
+    """Path and content of the files that a page shows, as a reader pastes them: YAML blocks whose path stands in the
+    sentence before them or in their own first line."""
+    found, text = {}, page.read_text(encoding="utf-8")
     for block in blocks(page):
-        first, _, rest = block.body.partition("\n")
-        if block.language == "yaml" and re.fullmatch(r"# [\w./-]+\.yaml", first):
-            found[first.removeprefix("# ")] = rest
+        if block.language != "yaml":
+            continue
+        sentence = text[: text.index(block.body)].rpartition("```yaml")[0].rstrip().rpartition("\n\n")[2]
+        named = re.findall(r"`([\w./-]+\.yaml)`", sentence) or re.findall(r"\A# ([\w./-]+\.yaml)\n", block.body)
+        if named:
+            found[named[-1]] = block.body
     return found
 
 
