@@ -68,6 +68,14 @@ def test_what_a_row_does_not_tell_counts_as_unchanged() -> None:
     assert grounds(frame).nunique() == 1
 
 
+@pytest.mark.parametrize("fact", ["build", "binary", "models"])
+def test_back_to_an_earlier_build_only_its_own_rows_are_of_the_present(fact: str) -> None:
+    """A study has one build at a time: between two stretches of A, what B measured is stale and A's rows are not."""
+    found: list[dict[str, Any]] = [{fact: value} for value in "AABBA"]
+    frame = table([trial(place, **ground) for place, ground in enumerate(found)])
+    assert [mark is None for mark in stale(frame)] == [True, True, False, False, True]
+
+
 def test_two_hosts_at_a_time_are_two_grounds_and_neither_is_stale() -> None:
     frame = table([trial(place, driver=("570.1", "580.2")[place % 2]) for place in range(4)])
     assert stale(frame).tolist() == [None] * 4

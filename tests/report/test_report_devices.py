@@ -118,3 +118,30 @@ def test_finalists_are_in_the_table_however_many_single_runs_look_better(build_s
     shown = [entry.number for entry in settings_table.chosen(material)]
     assert {1, 2, None} <= set(shown)
     assert len(shown) == settings_table.MAX_ROWS + 1
+
+
+def test_an_answer_cites_the_confirm_rows_that_it_rests_on(build_study: Builder, build_runs: Any) -> None:
+    """Held-out turns are another trace: the rows of a candidate's search run are not those that the blocks are."""
+    make, plain_run = build_runs
+    rows = blocks_on(build_runs, {"Card": {1: 9.0, 2: 9.2, 3: 14.0}})
+    card = {"device": rows[0].result.device, "comparability_key": "k Card"}
+    unseen = [replace(row, trace_sha256="1" * 64, comparability_key="k unseen") for row in rows]
+    knobs = {"target_feat_ctx": 64, "budget": 32, "proposal_temp": 0.7}
+    first = [
+        make(
+            random.Random(2),
+            100 + number,
+            {**knobs, "top_k": number},
+            turns=2,
+            candidate=number,
+            role=Role.SEARCH,
+            **card,
+        )
+        for number in (1, 2, 3)
+    ]
+    plain = [plain_run(random.Random(3), 110 + number, turns=2, role=Role.BASELINE, **card) for number in range(2)]
+    found = answer(collect(build_study(), [*plain, *first, *unseen], ()), EN)
+    roles = {row.number: row for row in unseen}
+    assert found.numbers
+    assert set(found.numbers) <= set(roles)
+    assert {roles[number].candidate for number in found.numbers if roles[number].speculative} <= {1, 2}

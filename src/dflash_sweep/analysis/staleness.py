@@ -54,7 +54,8 @@ def stale(trials: pd.DataFrame, now: Mapping[str, Any] | None = None) -> pd.Seri
         return pd.Series([None] * len(trials), index=trials.index, dtype=object)
     changes: list[list[Sentence]] = [[] for _ in range(len(rows))]
     for column, template in FACTS.items():
-        for place, old, new in _superseded(_filled(rows, column).tolist(), present[-1]):
+        values = _filled(rows, column).tolist()
+        for place, old, new in _superseded(values, present[-1], together=column in TOGETHER):
             changes[place].append(say(template, old=_short(old), new=_short(new)))
     for place, old, new in _gone_devices(rows, present[-1]):
         changes[place].append(say("device {old} → {new}", old=old, new=new))
@@ -63,6 +64,9 @@ def stale(trials: pd.DataFrame, now: Mapping[str, Any] | None = None) -> pd.Seri
     kept = [None if skip else text for text, skip in zip(texts, imported, strict=True)]
     return pd.Series(kept, index=ordered.index, dtype=object).reindex(trials.index)
 
+
+TOGETHER = ("driver",)
+"""Facts that may differ between the machines of one run; of all others a study has one at a time."""
 
 _COLUMNS = (*FACTS, DEVICES, "device", "device_uuid", "role", "measurement", "failure_kind", "number")
 
@@ -107,10 +111,14 @@ def _filled(ordered: pd.DataFrame, column: str) -> pd.Series:
     return pd.Series(filled, index=ordered.index, dtype=object)
 
 
-def _superseded(values: list[str], newest: int) -> list[tuple[int, str, str]]:
-    """Rows whose fact was last seen before the newest one's was first seen: place, old, new."""
+def _superseded(values: list[str], newest: int, *, together: bool) -> list[tuple[int, str, str]]:
+    """Rows whose fact is not the newest one's any more: place, old, new.
+
+    `together`: several values may be in use at a time; then only those that were last seen before the newest one was
+    first seen.
+    """
     new = values[newest]
-    first = values.index(new)
+    first = values.index(new) if together else len(values)
     last = {value: place for place, value in enumerate(values)}
     return [(place, value, new) for place, value in enumerate(values) if value and value != new and last[value] < first]
 

@@ -108,6 +108,13 @@ def _confirm_rows(material: Material) -> pd.Series:
     return material.trials["role"].map(str).isin(("confirm", "control")) & ~rows.failed(material.trials)
 
 
+def _cited(material: Material, reached: Decision) -> tuple[int, ...]:
+    """The rows that a decision rests on: those of its contenders and of plain decoding in the confirm blocks."""
+    blocks = material.trials[_confirm_rows(material)]
+    own = ~blocks["speculative"].astype(bool) | blocks["candidate"].isin(reached.contenders)
+    return tuple(sorted(int(number) for number in blocks.loc[own, "number"]))
+
+
 def _numbered(material: Material, number: int | None) -> Candidate | None:
     return next((entry for entry in material.candidates if entry.number == number), None)
 
@@ -177,12 +184,12 @@ def _winner(material: Material, texts: Texts, reached: Decision, found: Candidat
         "figure": _figure(reached.value, material.metric.unit, texts, "ends_all"),
     }  # fmt: skip
     if reached.beats_plain is False and material.baseline is not None:
-        return _plain_wins(material, texts("answer.plain_wins", **fields), found.numbers, reached)
+        return _plain_wins(material, texts("answer.plain_wins", **fields), reached)
     tail = texts("answer.pays") if reached.beats_plain else texts("answer.undecided") if reached.speedup else ""
     statement = texts("space").join(part for part in (texts("answer.winner", **fields), tail) if part)
     return Answer(
         outcome="winner", statement=statement, run=found, is_advice=True,
-        value=reached.value, speedup=reached.speedup, n=reached.blocks, numbers=found.numbers,
+        value=reached.value, speedup=reached.speedup, n=reached.blocks, numbers=_cited(material, reached),
     )  # fmt: skip
 
 
@@ -193,22 +200,20 @@ def _tie(material: Material, texts: Texts, reached: Decision, found: Candidate) 
         "reason": texts(f"cheapest.{(reached.cheapest_by or 'best mean').replace(' ', '_')}"),
         "gain": _gain(reached.speedup, texts, reached.apart, reached.unlike, "ends_all"),
     }  # fmt: skip
-    entries = [entry for number in reached.contenders if (entry := _numbered(material, number))]
-    numbers = tuple(sorted({number for entry in entries for number in entry.numbers}))
     if reached.beats_plain is False and material.baseline is not None:
-        return _plain_wins(material, texts("answer.plain_beats_tie", **fields), numbers, reached)
+        return _plain_wins(material, texts("answer.plain_beats_tie", **fields), reached)
     return Answer(
         outcome="tie", statement=texts("answer.tie", **fields), run=found, is_advice=True, value=reached.value,
-        speedup=reached.speedup, n=reached.blocks, numbers=numbers,
+        speedup=reached.speedup, n=reached.blocks, numbers=_cited(material, reached),
     )  # fmt: skip
 
 
-def _plain_wins(material: Material, statement: str, numbers: tuple[int, ...], reached: Decision) -> Answer:
+def _plain_wins(material: Material, statement: str, reached: Decision) -> Answer:
     plain = material.control(reached.control) if reached.control is not None else material.baseline
     assert plain is not None, "plain decoding cannot win unmeasured"
     return Answer(
         outcome="plain_wins", statement=statement, run=plain, is_advice=True, value=plain.result,
-        speedup=reached.speedup, n=reached.blocks, numbers=(*numbers, *plain.numbers),
+        speedup=reached.speedup, n=reached.blocks, numbers=_cited(material, reached),
     )  # fmt: skip
 
 
