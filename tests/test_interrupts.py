@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash_sweep import app
 from dflash_sweep.driver import Driver
 from dflash_sweep.interrupts import Interrupts
 from dflash_sweep.records import TrialSpec
@@ -122,3 +123,15 @@ def test_a_study_ends_with_all_it_has_though_the_request_was_swallowed(tmp_path:
     assert again.status == "finished"
     assert len(bench.trials()) > 6
     assert len({trial.uid for trial in bench.trials()}) == len(bench.trials())
+
+
+def test_before_and_after_a_study_sigterm_is_ctrl_c_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    monkeypatch.chdir(tmp_path)
+
+    def begun(*_: object) -> int:
+        ask(signal.SIGTERM)
+        pytest.fail("the run went on")
+
+    assert app.main(["+study=ddtree"], begun) == 130
+    assert signal.getsignal(signal.SIGTERM) == former

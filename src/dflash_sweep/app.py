@@ -27,6 +27,7 @@ from dflash_sweep import mishap, settings
 from dflash_sweep.errors import ConfigError
 from dflash_sweep.exits import EXIT_INTERRUPTED, EXIT_OK
 from dflash_sweep.help_page import config_dir
+from dflash_sweep.interrupts import terminate_as_interrupt
 
 Job: TypeAlias = Callable[[DictConfig, Path, Path], int]
 """Gets the configuration, the launch directory and the run's own folder; gives the exit code."""
@@ -250,6 +251,14 @@ def _start(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> int:
 
 def main(argv: Sequence[str] | None = None, job: Job | None = None) -> int:
     """Run Hydra on a command line; returns the exit code."""
+    try:
+        with terminate_as_interrupt():
+            return _run(argv, job)
+    except KeyboardInterrupt:  # a request that came while an error was being told
+        return EXIT_INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None, job: Job | None) -> int:
     given, verbose = mishap.take_verbose(sys.argv[1:] if argv is None else argv)
     words = normalise(given)
     as_json = any(word.lstrip("+") == "progress=json" for word in words)

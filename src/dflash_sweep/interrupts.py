@@ -65,3 +65,17 @@ class Interrupts:
         self._count += 1
         if self._waiting or self._count > 1:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """SIGTERM is raised like Ctrl-C while the block lasts, wherever it comes: before a study begins and after it."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)

@@ -8,9 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -62,20 +60,6 @@ def study_name(names: Sequence[str], wanted: str, *, resume: bool) -> tuple[str,
     last = re.fullmatch(re.escape(wanted) + r"-(\d+)", existing[-1])
     name = f"{wanted}-{int(last.group(1)) + 1 if last else 2}"
     return name, f"A study {existing[-1]!r} is stored already: this one is {name!r} (resume=true goes on with the old)."
-
-
-@contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """SIGTERM is Ctrl-C while the block lasts."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def check_folder(folder: Path) -> None:
@@ -175,13 +159,7 @@ class Finished:
 
 
 def drive(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
-    """One study from its configuration to its findings. Raises ConfigError before anything starts, KeyboardInterrupt
-    for a SIGTERM before or after the study itself."""
-    with terminate_as_interrupt():
-        return _whole(cfg, launch_dir, run_dir)
-
-
-def _whole(cfg: DictConfig, launch_dir: Path, run_dir: Path) -> Finished:
+    """One study from its configuration to its findings. Raises ConfigError before anything starts."""
     sampling_seed = derive(int(cfg.seed), "sampling")
     chosen = settings.build(cfg, launch_dir=launch_dir, run_dir=run_dir, sampling_seed=sampling_seed)
     engine, preflight = prepare(chosen)
