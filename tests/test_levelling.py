@@ -70,6 +70,14 @@ def test_values_of_unlike_cards_are_brought_to_the_first_ones_scale() -> None:
     assert [trial.value for trial in trials] == [20.0, 10.0, 20.0, 10.0]
 
 
+def test_a_trial_that_does_not_tell_its_card_stays_as_it_is_and_is_no_card_of_its_own() -> None:
+    trials = [finished(0, 30.0, ""), finished(1, 20.0, "fast"), finished(2, 22.0, "fast")]
+    assert levelled(trials) == trials
+    shown = levelled([*trials, finished(3, 10.5, "slow")])
+    assert [trial.value for trial in shown[:3]] == pytest.approx([30.0, 20.0, 22.0])
+    assert shown[3].value == pytest.approx(20.976, rel=1e-3)  # the fast card's middle, sqrt(20 * 22)
+
+
 @pytest.mark.parametrize("values", [(20.0, 10.0), (0.0, 10.0)])
 def test_one_card_and_figures_without_ratios_stay_as_they_are(values: tuple[float, float]) -> None:
     cards = ("fast", "fast") if values[0] else ("fast", "slow")

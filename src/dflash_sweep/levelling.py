@@ -26,10 +26,12 @@ DEVICE = "device"
 def levelled(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """The same trials in the same order, values of unlike cards brought to the first card's scale.
 
-    Unchanged where there is one card only, or where a value is not positive: then nothing is known of ratios.
+    Unchanged where there is one card only, or where a value is not positive: then nothing is known of ratios. So are
+    trials that do not tell their card (stored by an older version): they are no card of their own.
     """
-    done = [trial for trial in trials if trial.state is TrialState.COMPLETE and trial.values is not None]
-    devices = [str(trial.user_attrs.get(DEVICE, "")) for trial in done]
+    told = [trial for trial in trials if DEVICE in trial.user_attrs]
+    done = [trial for trial in told if trial.state is TrialState.COMPLETE and trial.values is not None]
+    devices = [str(trial.user_attrs[DEVICE]) for trial in done]
     if len(set(devices)) < 2 or any(value <= 0 for trial in done for value in trial.values):
         return list(trials)
     settings = [trial.params for trial in done]
